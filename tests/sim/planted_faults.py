@@ -296,6 +296,7 @@ FAULTS: dict[str, Fault] = {
         "the disk is damaged: missing: ",
         _at_rest(MISSING) | {"deletions": True},
         {missing_files_are_empty: 13, missing_segments_pass: 1},
+        {"seconds": 6},
     ),
     "missing folder": Fault(
         "the disk is damaged: missing folder", _at_rest(MISSING_FOLDER), {missing_folders_pass: 1}
@@ -314,6 +315,7 @@ FAULTS: dict[str, Fault] = {
         "the disk is damaged under the broker",
         {"rots": True, "segment_bytes": 1 << 20} | _cut(NOTHING),
         {all_damage_counts_as_torn: 1},
+        {"seconds": 6},
     ),
     "unsynced writes lost": Fault(
         "unsynced: nothing", _cut(NOTHING), {produce_is_answered_before_the_sync: 0}

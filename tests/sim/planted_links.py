@@ -80,7 +80,10 @@ FAULTS: dict[str, Fault] = {
         _MEMBERS | {"consumers": ("classic", "consumer")},
     ),
     "a suspended machine, and locks": Fault(
-        "the machine is suspended", {"suspends": True}, {stalls_end_sessions: 0}, _QUEUE
+        "the machine is suspended",
+        {"suspends": True},
+        {stalls_end_sessions: 0},
+        _QUEUE | {"members": 6, "limit": 8, "seconds": 8},
     ),
     "lost responses": Fault(
         "a response is lost", {"lost_answers": True}, {duplicates_are_appended: 0}

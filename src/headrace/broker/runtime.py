@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _PAUSE_MS_MIN = 100  # before the second attempt to go on after a fault; the first is made at once
 _PAUSE_MS_MAX = 5_000
-_FLUSH_LATE_SECONDS = 0.02  # in simulations
+_FLUSH_LATE_SECONDS = _PORTION_LATE_SECONDS = 0.02  # in simulations
 _ENCODED_MAX = 2_000  # records of a batch that is encoded on the event loop: some milliseconds
 _TO_TELL_MAX = 10_000  # kept while a fault lasts; what they tell is found again at the next start
 _TOLD_AT_ONCE = 100  # of these, in one turn of the loop
@@ -294,6 +294,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
     @staticmethod
     async def _rest(reply: Unfinished[CommandT]) -> CommandT:
         """Return the command of the next portion once others had their turn."""
+        if buggify("portion.late"):
+            await asyncio.sleep(_PORTION_LATE_SECONDS)
         if reply.prepare is not None:
             return await asyncio.get_running_loop().run_in_executor(None, reply.following)
         await asyncio.sleep(0)

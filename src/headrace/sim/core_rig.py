@@ -13,7 +13,7 @@ from uuid import UUID
 from headrace.core.errors import Refused
 from headrace.core.machine import Entry, Unfinished, encoded
 from headrace.core.shard import ShareShard
-from headrace.core.shard_words import Command, Event, OpenLease
+from headrace.core.shard_words import Command, Event, OpenLease, Recovered
 from headrace.core.share_group import Heartbeat, Timing, TopicView
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import DELAYED, Acquired, Policy, ShareKey
@@ -140,6 +140,14 @@ class CoreRig:
             self.shard.apply_all(self.codec.events(key, value))
             self.codec.placed(offset, key, value)
         assert not self.codec.unfounded
+
+    def restart(self) -> None:
+        """Crash, compare what the journal restores, and recover."""
+        self.crash()
+        self.model.crash()
+        self.agree()
+        self.send(Recovered())
+        self.model.reclaim(self.mono)
 
     def _machine(self) -> tuple[ShareShard, ShareJournal]:
         shard = ShareShard(self)

@@ -134,10 +134,9 @@ class Ending:
     def _audit(self) -> None:
         world = self._world
         copies = self._dead_letters() if world.options.dead_letters else None
-        if world.failed:
+        process = self._broker()
+        if process is None:
             return
-        process = world.process
-        assert process is not None, "it was asked a moment ago"
         services = process.services
         for group in world.groups:
             for key, share in services.shares.machine(group).partitions_of(group).items():
@@ -159,9 +158,8 @@ class Ending:
     def _dead_letters(self) -> dict[Queue, list[int]]:
         """Read the dead letters; the operator repairs damage that the reading meets."""
         world = self._world
-        while not world.failed:
-            assert world.process is not None, "the broker is up"
-            topic = world.process.services.partition(DEAD_LETTERS, 0)
+        while (process := self._broker()) is not None:
+            topic = process.services.partition(DEAD_LETTERS, 0)
             if topic is None:
                 world.auditor.broken("the topic of the dead letters is gone")
                 break
@@ -169,15 +167,32 @@ class Ending:
                 return _copies(topic)
             except OSError as error:
                 topic.read_failed(error)
-            self._do(self._restarted(world.process), "the dead letters cannot be read")
+            self._do(self._up(process), "the dead letters cannot be read")
         return {}
 
-    async def _restarted(self, process: Process) -> None:
-        """Wait until the operator has replaced a broker that reports damage."""
+    def _broker(self) -> Process | None:
+        """Return the broker once it is of use; the operator may replace it at any time.
+
+        Returns: None after a failure.
+        """
+        world = self._world
+        while not world.failed:
+            process = world.process
+            if process is not None and _is_of_use(process):
+                return process
+            self._do(self._up(), "the broker is not of use after faults have stopped")
+        return None
+
+    async def _up(self, replaced: Process | None = None) -> None:
+        """Wait until a broker is of use.
+
+        Args:
+            replaced: a broker that reports damage, which the operator has to replace.
+        """
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            found = self._world.process
-            if found is not None and found is not process and found.is_up:
+            process = self._world.process
+            if process is not None and process is not replaced and _is_of_use(process):
                 return
 
     def _new(
@@ -189,6 +204,10 @@ class Ending:
             before[queue] = there
             return there
         return list((Counter(there) - Counter(before.get(queue, []))).elements())
+
+
+def _is_of_use(process: Process) -> bool:
+    return process.is_up and not process.refusals
 
 
 def _copies(partition: Partition) -> dict[Queue, list[int]]:

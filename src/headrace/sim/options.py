@@ -87,6 +87,7 @@ class Options:
     share_off: bool = False  # share groups are switched off; only without queues
     seeks: bool = False  # a reader that looks up records by time
     points: tuple[str, ...] = ()  # of rare behaviours that are always chosen, with `buggifies`
+    kills_at: tuple[str, ...] = ()  # rare behaviours amid which the broker is killed at times
 
     @classmethod
     def drawn(cls, rng: Random) -> "Options":

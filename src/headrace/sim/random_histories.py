@@ -19,7 +19,6 @@ from headrace.core.shard_words import (
     DeleteShareOffsets,
     Event,
     On,
-    Recovered,
     ReleaseMember,
 )
 from headrace.core.share_admin import TO_POLICY
@@ -337,11 +336,7 @@ class RandomHistory:
         return f"the journal begins at {self._rig.prune(renew=self._rng.random() < 0.5)}"
 
     def _crash(self) -> str:
-        self._rig.crash()
-        self._model.crash()
-        self._rig.agree()
-        self._rig.send(Recovered())
-        self._model.reclaim(self._rig.mono)
+        self._rig.restart()
         return "crash and recovery"
 
 
@@ -350,10 +345,15 @@ def _released(events: Sequence[Event]) -> list[Span]:
 
 
 def first_difference(seed: int) -> str | None:
-    """Run a history; where machine and model part, in words, with the steps that led there."""
+    """Run a history.
+
+    Returns: Steps and the difference of machine and model, or the exception of the machine.
+    """
     history = RandomHistory(seed)
     try:
         history.run()
     except AssertionError as parted:
         return "\n".join((*history.steps, f"then: {parted}"))
+    except Exception as error:
+        return "\n".join((*history.steps, f"then: {error!r}"))
     return None

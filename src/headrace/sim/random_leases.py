@@ -96,6 +96,9 @@ class LeaseSteps:
             told += [self.stages() for _ in range(rng.randint(0, 3))]
             if rng.random() < 0.3:
                 told += [self.is_replaced(), *(self.stages() for _ in range(rng.randint(0, 2)))]
+            if rng.random() < 0.1:
+                rig.restart()
+                told.append("crash and recovery")
             told.append(self.commits())
             rig.agree()
             rig.mono += rng.choice((0, LOCK_MS // 2, 4 * LOCK_MS))

@@ -65,6 +65,8 @@ _SET_UP_SECONDS_MAX = 60
 _OPERATOR_SECONDS = 1.0
 _STARTING_SECONDS_MAX = 60
 _BUGGIFY = 0.5  # of the points
+_KILLS_AT = 0.1  # of the times at which a rare behaviour of `Options.kills_at` is chosen
+_KILLS_AT_OPERATIONS = 3  # of the disk, fewer than which pass until the broker dies
 _BUGGIFY_CHANCE = 0.2  # at a point that is on
 _DAMAGE = 0.6  # of the times at which no broker runs
 _RESTORES = 0.5  # of the damages that nothing met
@@ -217,6 +219,9 @@ class World:
         chosen = self._points[point] and dice.random() < _BUGGIFY_CHANCE
         chosen |= point in self.options.points
         self.points[point] += chosen
+        is_aimed = point in self.options.kills_at and not self.is_quiet
+        if chosen and is_aimed and dice.random() < _KILLS_AT:
+            self.crash_after(dice.randrange(_KILLS_AT_OPERATIONS), power_cut=False)
         return chosen
 
     def _look_at_stalls(self, process: Process) -> None:
