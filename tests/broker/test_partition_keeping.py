@@ -12,6 +12,7 @@ from headrace.core.catalog import Topic
 from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog, OffsetOutOfRange
 from headrace.log.memory_disk import MemoryDisk
+from headrace.log.producers import Duplicate
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import Record
@@ -131,18 +132,49 @@ def test_those_who_wait_for_a_partition_that_is_closed_are_told() -> None:
     run(go)
 
 
+def from_producer(producer: int, at: int) -> bytearray:
+    record = Record(0, at, None, b"v")
+    return bytearray(
+        batches.build([record], producer_id=producer, producer_epoch=0, base_sequence=0)
+    )
+
+
 def test_silent_producers_are_forgotten() -> None:
     async def go() -> None:
         partition = on(MemoryDisk(), fsync=False)
         for producer, at in ((1, 5000), (2, 5500)):
-            data = bytearray(
-                batches.build([Record(0, at, None, b"v")], producer_id=producer,
-                              producer_epoch=0, base_sequence=0)
-            )  # fmt: skip
+            data = from_producer(producer, at)
             partition.append(data, batches.headers(data))
         for now, count in ((5300, 2), (6299, 2), (6300, 1), (6499, 1), (6500, 0)):
             await partition.expire(WallMs(now))
             assert len(partition.log.producers) == count, now
+
+    run(go)
+
+
+@pytest.mark.parametrize("is_set_before_the_start", [False, True])
+def test_a_clock_that_is_set_beside_a_start_has_no_producer_forgotten(
+    is_set_before_the_start: bool,
+) -> None:
+    """The batches of two producers are a second apart; their timestamps say days."""
+
+    async def go() -> None:
+        disk = MemoryDisk()
+        partition = on(disk, fsync=False)
+        first, later = from_producer(1, 5000), from_producer(2, 9_005_000)
+        partition.append(first, batches.headers(first))
+        if not is_set_before_the_start:
+            partition = on(disk, fsync=False)
+        partition.append(later, batches.headers(later))
+        if is_set_before_the_start:
+            partition = on(disk, fsync=False)
+        for now in (9_005_000, 9_005_999):
+            await partition.expire(WallMs(now))
+            for offset, batch in enumerate((first, later)):
+                header = batches.read_header(batch)
+                assert partition.log.producers.check(header) == Duplicate(offset)
+        await partition.expire(WallMs(9_006_000))
+        assert not len(partition.log.producers)
 
     run(go)
 

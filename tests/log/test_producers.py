@@ -101,16 +101,34 @@ def test_a_clock_that_was_ahead_keeps_no_producer_once_it_is_set_back() -> None:
     assert producers.expire(WallMs(11 * day + 5), day) == 1
 
 
-def test_of_producers_in_the_log_the_newest_is_silent_from_now_on() -> None:
+def test_producers_in_a_log_are_silent_from_the_first_look_on() -> None:
+    """A clock that was set by days between two of their batches has none forgotten."""
     day, now = 86_400_000, 100 * 86_400_000
     producers = Producers()
-    for producer, timestamp in ((1, 2 * day), (2, 3 * day - 1), (3, 3 * day)):
+    for producer, timestamp in ((1, 2 * day), (2, 90 * day), (3, now)):
+        header = batch(0, producer=producer)._replace(max_timestamp=timestamp)
+        producers.record(header, 100 + producer, is_live=producer == 3)
+    assert producers.expire(WallMs(now), day) == 0
+    assert producers.expire(WallMs(now + day - 1), day) == 0
+    assert producers.check(batch(0, producer=1)) == Duplicate(101)
+    assert producers.expire(WallMs(now + day), day) == 3
+
+
+def test_from_half_of_the_limit_on_producers_in_a_log_are_as_old_as_their_timestamps() -> None:
+    """Else new ones would be refused for minutes after each start with many of them."""
+    day, now, minutes = 86_400_000, 100 * 86_400_000, 60_000
+    limit = ProducerLimit(5)
+    producers = Producers(limit)
+    for producer, timestamp in ((1, 0), (2, 10 * minutes - 1), (3, 10 * minutes)):
         header = batch(0, producer=producer)._replace(max_timestamp=timestamp)
         producers.record(header, 100)
-    assert producers.expire(WallMs(now), day) == 1, "a day behind the newest"
-    assert producers.expire(WallMs(now + day - 2), day) == 0
+    producers.count_in()
+    assert producers.expire(WallMs(now), day) == 1, "ten minutes behind the newest"
+    assert (limit.count, len(producers)) == (2, 2)
+    assert producers.expire(WallMs(now + day - 2), day) == 0, "there is room again"
     assert producers.expire(WallMs(now + day - 1), day) == 1
     assert producers.expire(WallMs(now + day), day) == 1
+    written(limit, range(3))
     producers.record(batch(0)._replace(max_timestamp=now), 100)
     producers.record(batch(0, producer=8)._replace(max_timestamp=now * 10), 101)
     assert producers.expire(WallMs(now + 1), day) == 0, "a clock that is ahead ages no other"

@@ -272,18 +272,20 @@ class Producers:
     ) -> Iterator[None]:
         """Forget producers that are silent for so long, some in each step.
 
-        Clocks of producers may be wrong, and a clock that was wrong before the start is not known
-        to be. One that wrote since the last look is silent from now on. Of one in the log only the
-        timestamp is known: its age is that by `now` or by the newest producer, whichever is less.
+        Clocks of producers may be wrong, and the clock of the machine may have been set between two
+        batches. So a producer that wrote since the last look is silent from now on, and so is one
+        that the log had when it was opened. Only where many are remembered, the latter is silent
+        for as long as its timestamp is behind that of the newest producer.
 
         Args:
             now: the earliest that the time may be; producers are silent until then.
             latest: the latest that it may be; they are silent from then on. `now` without doubt.
         """
         latest = now if latest is None else latest
+        newest = -1  # no producer is older
         if self._limit.is_scarce:
             expiration_ms = min(expiration_ms, _SILENT_MS)
-        newest = max((known.timestamp for known in self._by_id.values()), default=-1)
+            newest = max((known.timestamp for known in self._by_id.values()), default=-1)
         ids = list(self._by_id)
         for start in range(0, len(ids), _PORTION):
             if len(ids) > _PORTION:
@@ -306,7 +308,7 @@ class Producers:
         if since == _ACTIVE:
             since = latest
         elif since == _UNKNOWN:
-            since = latest - (newest - known.timestamp)
+            since = latest - max(newest - known.timestamp, 0)
         since = min(since, latest)
         if now - max(known.timestamp, since) >= expiration_ms:
             del self._by_id[producer_id]
