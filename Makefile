@@ -46,7 +46,7 @@ faults: .venv/.dev ## every row of KIP-842's tables with every fault of a look-u
 	HEADRACE_CONSUMER_FAULTS=1 $(BIN)/python -m pytest -q tests/client/test_consumer_faults.py
 
 loop: .venv/.dev ## the processor time of the event loop's steps, for requests of the largest size (some minutes)
-	HEADRACE_LOOP_SCALE=1 $(BIN)/python -m pytest -q tests/broker/test_loop_time*.py
+	HEADRACE_LOOP_SCALE=1 $(BIN)/python -m pytest -q tests/broker/test_loop_time*.py tests/broker/test_share_records_million.py
 
 format: .venv/.dev ## put the code in form
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -1,4 +1,7 @@
-"""A million records in flight, every second one released: what DescribeShareRecords makes of it."""
+"""A million records in flight, every second one released: what DescribeShareRecords makes of it.
+
+By default a quarter of them; all with HEADRACE_LOOP_SCALE=1.
+"""
 
 import struct
 from collections.abc import Callable
@@ -16,11 +19,12 @@ from headrace.wire.share_records import BYTES_MAX, KEY, RUNS_MAX
 
 from .share_look_rig import ACQUIRED, AVAILABLE, Member, cursor, joined, look, only, request
 from .share_wire_rig import GROUP, RELEASE, RENEW, produce
+from .test_loop_time import SCALE
 
-MILLION = 1_000_000
+RECORDS = int(1_000_000 * SCALE)
 _WAIT_S = 120
 BROKER_SETTINGS = {
-    "group.share.partition.max.record.locks": str(MILLION),
+    "group.share.partition.max.record.locks": str(RECORDS),
     "group.share.max.record.lock.duration.ms": "3600000",
     "group.share.record.lock.duration.ms": "3600000",
     "log.retention.ms": "-1",  # its records are of 1970, and the test may take longer than 30 s
@@ -33,14 +37,14 @@ def million(connect: Callable[[], Any]) -> Member:
     """A member who released every second one of a million records, and goes on with the others."""
     member = joined(connect)
     member.wire.socket.settimeout(_WAIT_S)
-    produce(member.wire, *[10_000] * (MILLION // 10_000))
+    produce(member.wire, *[10_000] * (RECORDS // 10_000))
     held = 0
-    while held < MILLION:
-        taken = member.hold(MILLION - held, 1000)
+    while held < RECORDS:
+        taken = member.hold(RECORDS - held, 1000)
         assert taken, f"only {held} came"
         held += sum(last - first + 1 for first, last, _ in taken)
-    verdicts = (RELEASE, RENEW) * (MILLION // 2)
-    assert member.code((0, MILLION - 1, *verdicts), is_renew_ack=True) == 0
+    verdicts = (RELEASE, RENEW) * (RECORDS // 2)
+    assert member.code((0, RECORDS - 1, *verdicts), is_renew_ack=True) == 0
     return member
 
 
@@ -51,7 +55,7 @@ def none_is_archived(cluster: Cluster) -> None:
     while (rows := walk.step(cluster)) is not None:
         assert not rows
         steps += 1
-    assert steps >= MILLION // LOOK_RUNS
+    assert steps >= RECORDS // LOOK_RUNS
     one = describe_share_partitions(cluster, GROUP)["orders", 0]
     assert one is not None
     assert one.records[RecordState.WAITING] == 20
@@ -61,14 +65,14 @@ def test_pages_are_bounded_and_the_first_is_the_first(
     broker: headrace.Broker, million: Member, wire: Any
 ) -> None:
     wire.send_frame(
-        struct.pack(">hhih", KEY, 0, 1, -1) + b"\0" + request(GROUP, cursor(), runs_max=MILLION)
+        struct.pack(">hhih", KEY, 0, 1, -1) + b"\0" + request(GROUP, cursor(), runs_max=RECORDS)
     )
     _, answer = wire.receive()
     assert len(answer) < BYTES_MAX
-    for offset in (0, 333_333, MILLION - 2):
+    for offset in (0, RECORDS // 3, RECORDS - 2):
         page = only(look(wire, request(GROUP, cursor(offset))))
-        assert page.records == (MILLION // 2, MILLION // 2, 0, 0, 0)
-        assert len(page.runs) == min(RUNS_MAX, MILLION - offset)
+        assert page.records == (RECORDS // 2, RECORDS // 2, 0, 0, 0)
+        assert len(page.runs) == min(RUNS_MAX, RECORDS - offset)
         for at, run in enumerate(page.runs, offset):
             assert (run.first, run.last, run.state) == (at, at, (AVAILABLE, ACQUIRED)[at % 2])
     with Cluster(broker.bootstrap_servers) as cluster:

@@ -44,6 +44,7 @@ from headrace.spark.queue.reader import ShareReader, Task
 
 PARTITIONS, RECORDS_A_BATCH = 2, 100
 HALTING = "halting"
+LOOKS_EVERY = "300 milliseconds"  # else a query without records looks a hundred times a second
 Sink = Callable[[DataFrame, int], None]
 _LOOK_EVERY_S = 0.02
 _TOO_SLOW = "Python worker failed to connect back"
@@ -255,6 +256,7 @@ def writer(spark: SparkSession, bootstrap: str, folder: Path, case: Case) -> Dat
     return (
         rows.writeStream.queryName(f"{case.name} {case.life}")
         .option("checkpointLocation", str(case.checkpoint(folder)))
+        .trigger(processingTime=LOOKS_EVERY)
         .foreachBatch(sink)
     )
 
