@@ -21,7 +21,7 @@ from .kills import KILLS_FACTOR
 
 pytestmark = pytest.mark.spark
 FLIGHTS = 1_500
-RUNS = 3 if KILLS_FACTOR == 1 else 7
+RUNS = 1 if KILLS_FACTOR == 1 else 7
 
 
 @pytest.mark.parametrize("seed", range(RUNS))

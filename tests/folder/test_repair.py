@@ -34,7 +34,7 @@ from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
-CASES = 40
+CASES = 20
 REBUILT = (
     ".index", ".timeindex", ".checksums", ".snapshot", "recovery-point", ".kafka_cleanshutdown",
 )  # fmt: skip

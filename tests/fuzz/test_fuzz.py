@@ -48,7 +48,7 @@ def test_well_formed_and_mutated_bytes(name: str) -> None:
     for seed in SEEDS[name]:
         target(seed)
 
-    @settings(max_examples=200, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=100, suppress_health_check=list(HealthCheck))
     @given(st.one_of(mutated(SEEDS[name]), st.binary(max_size=300)))
     def hold(data: bytes) -> None:
         tracemalloc.reset_peak()
