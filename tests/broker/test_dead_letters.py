@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 from crc32c import crc32c
 
+from headrace.broker import dead_letters
 from headrace.broker.config import Config
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services, open_services
@@ -38,33 +39,38 @@ async def prepared(folder: Path, dead_letter_topic: str = "dlq.jobs") -> Service
     """A broker with ten records acquired by one member."""
     services = await process(folder)
     await services.topics.create(CreateTopic("jobs", uuid4(), 1, {}))
+    jobs = services.partition("jobs", 0)
+    assert jobs is not None
+    jobs.append_records([batches.Record(0, 5, b"k", b"%d" % n) for n in range(10)])
+    await acquire(services, GROUP, dead_letter_topic)
+    return services
+
+
+async def acquire(services: Services, group: str, dead_letter_topic: str = "dlq.jobs") -> None:
+    """Let a member of a new group acquire all records."""
     settings = {
         "share.auto.offset.reset": "earliest",
         "errors.deadletterqueue.topic.name": dead_letter_topic,
     }
-    await services.topics.set_configs(SetConfigs(Resource.GROUP, GROUP, settings))
-    jobs = services.partition("jobs", 0)
-    assert jobs is not None
-    jobs.append_records([batches.Record(0, 5, b"k", b"%d" % n) for n in range(10)])
-    await services.shares.ask(GROUP, Heartbeat(GROUP, MEMBER, 0, frozenset({"jobs"})))
-    acquire = Acquire(MEMBER, [Span(0, 9)], 10, 10, exact=True)
-    await services.shares.ask(GROUP, On(key(services), acquire))
-    return services
+    await services.topics.set_configs(SetConfigs(Resource.GROUP, group, settings))
+    await services.shares.ask(group, Heartbeat(group, MEMBER, 0, frozenset({"jobs"})))
+    command = Acquire(MEMBER, [Span(0, 9)], 10, 10, exact=True)
+    await services.shares.ask(group, On(key(services, group), command))
 
 
-def key(services: Services) -> ShareKey:
-    return ShareKey(GROUP, services.catalog.topics["jobs"].id, 0)
+def key(services: Services, group: str = GROUP) -> ShareKey:
+    return ShareKey(group, services.catalog.topics["jobs"].id, 0)
 
 
-async def reject(services: Services, offsets: Iterable[int] = REJECTED) -> None:
+async def reject(services: Services, offsets: Iterable[int] = REJECTED, group: str = GROUP) -> None:
     said = [Acknowledged(Span(n, n), [Verdict.REJECT], f"reason {n}") for n in offsets]
-    await services.shares.ask(GROUP, On(key(services), Acknowledge(MEMBER, said)))
+    await services.shares.ask(group, On(key(services, group), Acknowledge(MEMBER, said)))
 
 
-async def settled(services: Services) -> None:
+async def settled(services: Services, group: str = GROUP) -> None:
     """Until no dead letter waits."""
     async with asyncio.timeout(60):
-        while services.shares.machine(GROUP).archiving:
+        while services.shares.machine(group).archiving:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             asyncio.get_running_loop().call_later(0.01, waiting.set_result, None)
             await waiting
@@ -118,6 +124,51 @@ def test_process_dies_around_the_copy(tmp_path: Path, dies_at: str) -> None:
         await settled(again)
         assert letters(again) == EXPECTED
         assert again.shares.machine(GROUP).partitions[key(again)].start == 0
+        await again.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.keeps_files
+def test_a_failed_look_for_copies_lets_no_group_copy_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of two groups are there of which the journal does not know, and one read fails."""
+
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        await acquire(services, "other")
+        both, real_origins = asyncio.Event(), dead_letters.origins
+        steps = iter([OSError(28, "no space left")])
+
+        async def die(*_: Any) -> None:
+            for failure in steps:
+                raise failure
+            both.set()
+            await asyncio.Future()
+
+        monkeypatch.setattr(services.dead_letters, "_done", die)
+        await reject(services)
+        async with asyncio.timeout(60):
+            while len(letters(services)) < len(EXPECTED):  # noqa: ASYNC110  # it sets no event
+                await asyncio.sleep(0)
+        await reject(services, group="other")
+        await asyncio.wait_for(both.wait(), 60)
+        assert letters(services) == EXPECTED * 2
+
+        failures = iter([OSError(5, "input/output error")])
+
+        async def origins(partition: Any) -> Any:
+            for failure in failures:
+                raise failure
+            return await real_origins(partition)
+
+        monkeypatch.setattr(dead_letters, "origins", origins)
+        again = await process(tmp_path)
+        for group in (GROUP, "other"):
+            await settled(again, group)
+        assert next(failures, None) is None
+        assert letters(again) == EXPECTED * 2
         await again.close()
 
     asyncio.run(work())

@@ -274,11 +274,12 @@ class DeadLetters:
             return set()
         topic_id = target.key.topic_id
         if topic_id not in self._found:
-            found = self._found[topic_id] = set()
+            found = set[Origin]()
             for index in range(target.topic.partitions):
                 partition = await self._topics.partitions.opened(topic_id, index)
                 if partition is not None:  # it may be deleted meanwhile
                     found |= await origins(partition)
+            self._found[topic_id] = found  # once it is complete: a read may fail
         return self._found[topic_id]
 
 
