@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from crc32c import crc32c
 
-from headrace.broker import dead_letters
+from headrace.broker import dead_letter_copies, dead_letters
 from headrace.broker.config import Config
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services, open_services
@@ -138,7 +138,7 @@ def test_a_failed_look_for_copies_lets_no_group_copy_twice(
     async def work() -> None:
         services = await prepared(tmp_path)
         await acquire(services, "other")
-        both, real_origins = asyncio.Event(), dead_letters.origins
+        both, real_origins = asyncio.Event(), dead_letter_copies.origins
         steps = iter([OSError(28, "no space left")])
 
         async def die(*_: Any) -> None:
