@@ -86,13 +86,18 @@ def shard_of(broker: Inside, command: Any) -> ShardRuntime[Any, Any]:
     return shards[shard_index(command.group, len(shards))]
 
 
+READS_OF_GROUPS = [
+    (list_groups, 16, 5, {}, COMMIT),
+    (list_groups, 16, 5, {}, JOIN),
+    (describe_groups, 15, 6, {"groups": ("g",)} | NO_OPERATIONS, COMMIT),
+    (describe_groups, 15, 6, {"groups": ("g",)} | NO_OPERATIONS, JOIN),
+]
+
+
 @pytest.mark.parametrize(
     ("api", "key", "version", "asked", "command"),
     [
-        (list_groups, 16, 5, {}, COMMIT),
-        (list_groups, 16, 5, {}, JOIN),
-        (describe_groups, 15, 6, {"groups": ("g",)} | NO_OPERATIONS, COMMIT),
-        (describe_groups, 15, 6, {"groups": ("g",)} | NO_OPERATIONS, JOIN),
+        *READS_OF_GROUPS,
         (offset_expiry, offset_expiry_words.KEY, 0, LOOK_AT_EXPIRY, COMMIT),
         (archived_records, ArchivedApi.LIST, 0, LOOK_AT_ARCHIVED, RESET),
         (archived_records, ArchivedApi.CLEAR, 0, CLEAR_ARCHIVED, RESET),
@@ -175,10 +180,7 @@ def test_what_a_fault_takes_back_in_a_pause_is_not_told(
 @pytest.mark.parametrize(
     ("api", "key", "version", "asked", "command"),
     [
-        (list_groups, 16, 5, {}, COMMIT),
-        (list_groups, 16, 5, {}, JOIN),
-        (describe_groups, 15, 6, {"groups": ("g",)} | NO_OPERATIONS, COMMIT),
-        (describe_groups, 15, 6, {"groups": ("g",)} | NO_OPERATIONS, JOIN),
+        *READS_OF_GROUPS,
         (consumer_group_describe, 69, 1, {"group_ids": ("g",)} | NO_OPERATIONS, BEAT),
         (offset_fetch, 9, 8, {"groups": (ALL_OF_G,)}, COMMIT),
         (share_group_describe, 77, 1, {"group_ids": ("g",)} | NO_OPERATIONS, JOIN),

@@ -28,7 +28,7 @@ class PartitionJournal:
     """A partition as the log of a shard: appends wake its readers, replay sees all of it.
 
     A partition whose sync failed cuts off what nobody was promised, and mends itself. What a shard
-    decided may be gone then: it is told so, until it replayed what is left (`resume`).
+    decided may be gone then: its writes fail until it has replayed what is left (`resume`).
     """
 
     def __init__(self, partition: Partition) -> None:
