@@ -445,6 +445,7 @@ class World:
         life = next(self._lives)
         self._look_at_starts()
         self.disk.watches_cuts = True
+        self._errors_before = self.disk.errors  # a write that fails amid a start is rebuilt after
         try:
             self.process = Process(
                 life, self.options.config(), self.disk, self.clock, self.loop, self._new_id,
@@ -486,7 +487,6 @@ class World:
         for path in self.disk.cut_without_copy:
             self.auditor.broken(f"the end of {path} was cut off without a copy")
         self._machines = process.machines
-        self._errors_before = self.disk.errors
         self.history.step("broker", f"is up, life {process.life}")
         self._rot_unread(process)
 
