@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import headrace
@@ -180,7 +180,7 @@ BROKERS: dict[str, type[Broker]] = {"headrace": Headrace, "kafka": Kafka}
 
 
 @contextlib.contextmanager
-def running(kind: type[Broker]) -> Iterator[Broker]:
+def running(kind: Callable[[Path], Broker]) -> Iterator[Broker]:
     """A broker on a folder of its own, launched; stopped and removed at the end."""
     with prepared(kind) as broker:
         broker.launch()
@@ -191,7 +191,7 @@ def running(kind: type[Broker]) -> Iterator[Broker]:
 
 
 @contextlib.contextmanager
-def prepared(kind: type[Broker]) -> Iterator[Broker]:
+def prepared(kind: Callable[[Path], Broker]) -> Iterator[Broker]:
     """A broker on a folder of its own, ready to be launched; the folder is removed at the end."""
     with tempfile.TemporaryDirectory() as scratch:
         broker = kind(Path(scratch))

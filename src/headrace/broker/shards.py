@@ -106,8 +106,9 @@ async def all_durable(
     Args:
         read: The machines that were read with pauses; refused if a fault took one of them back.
     """
-    told = await asyncio.gather(*[shard.durable() for shard in shards], return_exceptions=True)
-    faults = [one for one in told if one is not None]
+    pending = [shard.durable() for shard in shards if not shard.is_durable]
+    outcomes = await asyncio.gather(*pending, return_exceptions=True) if pending else ()
+    faults = [outcome for outcome in outcomes if outcome is not None]
     if faults:
         return Refused(Why.COORDINATOR_GONE, str(faults[0]))
     machines = {id(shard.machine) for shard in shards}
