@@ -17,6 +17,7 @@ from headrace.core.shard_words import On
 from headrace.core.share_group import Heartbeat
 from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareKey, Verdict
 from headrace.core.types import MemberId, Span
+from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 
 from .test_dead_letters import settled
@@ -438,14 +439,14 @@ def test_letters_wait_while_the_disk_is_full(
         await queue.create("dlq.jobs")
         target = queue.services.partition("dlq.jobs", 0)
         assert target is not None
-        real, full = target.log.append, iter([True])
+        real, full = SegmentedLog.append, iter([True])
 
-        def append(*arguments: Any, **options: Any) -> int:
-            if next(full, False):
+        def append(log: SegmentedLog, *arguments: Any, **options: Any) -> int:
+            if log is target.log and next(full, False):
                 raise OSError(28, "No space left on device")
-            return real(*arguments, **options)
+            return real(log, *arguments, **options)
 
-        monkeypatch.setattr(target.log, "append", append)
+        monkeypatch.setattr(SegmentedLog, "append", append)
         await queue.produce(record(0))
         await queue.reject(0, 0)
         await settled(queue.services)

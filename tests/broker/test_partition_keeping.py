@@ -78,22 +78,24 @@ def test_records_are_deleted_up_to_an_offset() -> None:
     run(go)
 
 
-def test_many_segments_expire_in_portions_until_the_partition_is_closed() -> None:
+def test_many_segments_expire_in_portions_until_the_partition_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def go() -> None:
         disk = MemoryDisk()
         partition = on(disk, fsync=False, segment_bytes=100, retention_ms=1)
         for n in range(120):
             put(partition, b"v" * 60, at=n)
         counts: list[int] = []
-        drop = partition.log.drop_segments
+        drop = SegmentedLog.drop_segments
 
-        def counted(until: int, most: int = 0) -> int:
-            counts.append(drop(until, most))
+        def counted(log: SegmentedLog, until: int, most: int = 0) -> int:
+            counts.append(drop(log, until, most))
             if len(counts) == 2:
                 partition.close()
             return counts[-1]
 
-        partition.log.drop_segments = counted  # type: ignore[method-assign]  # of this log
+        monkeypatch.setattr(SegmentedLog, "drop_segments", counted)
         with pytest.raises(OSError, match="orders-0 is closed"):
             await partition.expire(WallMs(1 << 40))
         assert counts == [50, 50]

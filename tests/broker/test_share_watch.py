@@ -28,6 +28,7 @@ from headrace.core.share_words import (
     Verdict,
 )
 from headrace.core.types import MemberId, Span
+from headrace.log.segments import SegmentedLog
 from headrace.wire.batches import Record
 
 from .inside_rig import Inside, play
@@ -239,13 +240,14 @@ def test_gauges_of_a_share_partition() -> None:
 def test_the_log_is_read_once_for_each_spso(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(broker: Broker) -> None:
         reads: list[int] = []
-        read = broker.log.log.read
+        read = SegmentedLog.read
 
-        def counting(offset: int, *args: Any, **other: Any) -> Any:
-            reads.append(offset)
-            return read(offset, *args, **other)
+        def counting(log: SegmentedLog, offset: int, *args: Any, **other: Any) -> Any:
+            if log is broker.log.log:
+                reads.append(offset)
+            return read(log, offset, *args, **other)
 
-        monkeypatch.setattr(broker.log.log, "read", counting)
+        monkeypatch.setattr(SegmentedLog, "read", counting)
         await broker.acquire()
         for _ in range(3):
             broker.gauges()

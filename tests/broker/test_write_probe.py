@@ -9,6 +9,7 @@ from headrace.broker.partitions import Partition
 from headrace.broker.write_probe import FILE
 from headrace.core.catalog import CreateTopic
 from headrace.log.memory_disk import MemoryDisk
+from headrace.log.segments import SegmentedLog
 from headrace.wire.batches import Record
 
 from .inside_rig import Inside, play
@@ -60,10 +61,10 @@ def test_a_partition_that_still_fails_stays_reported(monkeypatch: pytest.MonkeyP
             partition.append_records([LARGE])
         disk.fail_after(None)
 
-        def fail(*, keep: bool) -> None:
+        def fail(_log: SegmentedLog, *, keep: bool) -> None:
             raise OSError(errno.EACCES, f"Permission denied, {keep}")
 
-        monkeypatch.setattr(partition.log, "heal", fail)
+        monkeypatch.setattr(SegmentedLog, "heal", fail)
         await broker.services.write_probe.probe()
         assert broker.services.trouble() is not None
 
