@@ -9,11 +9,12 @@ from confluent_kafka import Producer
 
 import headrace
 from headrace.client.connection import Cluster, Connection
-from headrace.client.errors import TopicLost
+from headrace.client.errors import DataLost, TopicLost
 from headrace.client.topics import create_topic
 from headrace.spark import read
 from headrace.spark.columns import schema_of
 from headrace.spark.log.options import LogOptions
+from headrace.spark.queue.options import QueueOptions
 from headrace.wire.leases import Range
 
 
@@ -79,3 +80,17 @@ def test_a_worker_keeps_its_connections_but_not_those_of_a_task_that_failed(
         before = len(opened)
         assert task("t") == 1
         assert len(opened) > before
+
+
+def test_a_queue_names_its_group_where_records_of_a_batch_were_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "share.group.id": "g"}
+    lost = DataLost("t-0: of offsets 0 to 9, 0 to 4 were removed")
+    with pytest.raises(DataLost, match=r"^share group g: t-0: of offsets 0 to 9, 0 to 4 were"):
+        read._skip(QueueOptions.parse(given), lost)
+    read._skip(QueueOptions.parse({**given, "failOnDataLoss": "false"}), lost)
+    assert caplog.messages == [
+        "share group g: records were lost, and the batch goes on, as options say: "
+        "t-0: of offsets 0 to 9, 0 to 4 were removed"
+    ]

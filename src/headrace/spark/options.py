@@ -115,6 +115,11 @@ class ReadOptions(ConnectOptions):
     CAN_REJECT: ClassVar[bool] = False
 
     @property
+    def log_prefix(self) -> str:
+        """The share group, in front of a message on records; nothing for a log."""
+        return ""
+
+    @property
     def passes_removed(self) -> bool:
         """Whether a task goes on when records were removed that it was to read."""
         return not self.fail_on_data_loss

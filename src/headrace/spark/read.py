@@ -108,7 +108,9 @@ def _skip(options: ReadOptions, lost: DataLost) -> None:
     if options.fail_on_data_loss if of_topic else not options.passes_removed:
         remedy = "failOnDataLoss to false" if of_topic else options.loss_remedy
         raise type(lost)(
-            f"{lost}. Nothing was skipped: the batch fails each time it runs; "
+            f"{options.log_prefix}{lost}. Nothing was skipped: the batch fails each time it runs; "
             f"set {remedy} to go on without these records"
         )
-    LOG.warning("records were lost, and the batch goes on, as options say: %s", lost)
+    LOG.warning(
+        "%srecords were lost, and the batch goes on, as options say: %s", options.log_prefix, lost
+    )

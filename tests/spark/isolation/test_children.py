@@ -77,9 +77,10 @@ def test_a_child_that_somebody_else_waited_for_is_dead_and_nothing_else() -> Non
     child.end()
 
 
+@pytest.mark.parametrize("care", [Care(timeout_s=30), Care(memory_bytes=1 << 30)])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit])
 def test_an_exception_that_ends_a_child_leaves_its_name(
-    kind: type[BaseException], capfd: pytest.CaptureFixture[str]
+    kind: type[BaseException], care: Care, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def opened(batch: pa.RecordBatch) -> Attempt:
         attempt = numbers(batch)
@@ -91,7 +92,7 @@ def test_an_exception_that_ends_a_child_leaves_its_name(
 
         return deadly
 
-    found = done(opened, Care(timeout_s=30))
+    found = done(opened, care)
     assert isinstance(found[7], WorkerDied)
     assert str(found[7]) == f"the Python worker ended with {kind.__name__}"
     assert (found[6], found[8]) == (6, 8)

@@ -17,6 +17,7 @@ from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.leases import Lease
 from headrace.client.share_consumer.sync import SyncShareConsumer
 from headrace.client.share_groups import list_share_group_offsets
+from headrace.client.topics import delete_records
 from headrace.spark.queue.checkpoints import CheckpointRefused
 from headrace.spark.queue.driver import Driver
 from headrace.spark.queue.handle import Handle
@@ -174,6 +175,31 @@ def test_records_finished_behind_a_gap_count_as_history(reading: Reading) -> Non
     begin = reading.again(startingOffsets="latest").initialOffset()
     with pytest.raises(CheckpointRefused, match=f"has finished records of .*{topic}-{partition}"):
         reading.reader.latestOffset(begin, ReadMaxRows(10))
+
+
+def test_records_that_left_the_log_before_the_group_finished_them_are_a_warning(
+    reading: Reading, served: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Headrace moves the position of the group with the start of the log, and has a list."""
+    reading.produce(20)
+    last = reading.all(reading.reader.initialOffset(), 20)
+    reading.settle(last)
+    delete_records(reading.cluster, {(reading.topic, 1): 10})
+    reading.produce(10)
+    delete_records(reading.cluster, {(reading.topic, 0): 13})
+    last = reading.all(last, 7)
+    for _ in range(2):
+        assert reading.reader.reportLatestOffset() is not None
+    told = [text for text in caplog.messages if "left the log before" in text]
+    if isinstance(served, Kafka):
+        (line,) = told
+        assert line.startswith(f"share group {reading.group}: records left the log before the")
+        assert f"deletion: at least 3 of {reading.topic}-0 offsets 0 to 12; Apache" in line
+    else:
+        assert told == []
+    reading.settle(last)
+    assert reading.reader.reportLatestOffset() is not None
+    assert len([text for text in caplog.messages if "left the log before" in text]) == len(told)
 
 
 def test_a_release_with_a_delay_waits_at_the_driver(reading: Reading) -> None:

@@ -124,11 +124,41 @@ def test_what_a_task_cannot_write_is_named(
         write(out, out.spark.sql(query), **options)
 
 
-def test_a_missing_topic_that_a_row_names_fails_its_task(out: Any) -> None:
-    rows = out.spark.sql("SELECT 'absent' AS topic, 'x' AS value")
+def test_a_missing_topic_that_a_row_names_ends_the_write_in_the_first_try(out: Any) -> None:
+    """Rows of Arrow batches before it are written once, those beside and behind it never."""
+    rows = out.spark.range(0, 20_000, 1, 1).selectExpr(
+        "CASE id WHEN 15 THEN 'absent' ELSE 'out' END AS topic", "string(id) AS value"
+    )
     writer = rows.write.format("headrace").option("kafka.bootstrap.servers", out.servers)
-    with pytest.raises(PythonException, match=r"'absent': UNKNOWN_TOPIC.*create the topic"):
-        writer.mode("append").save()
+    at_once = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = out.spark.conf.get(at_once)
+    out.spark.conf.set(at_once, "10")
+    try:
+        told = r"topic 'absent' does not exist at .*: create it .*, or correct the column 'topic'"
+        with pytest.raises(AnalysisException, match=told):
+            writer.mode("append").save()
+    finally:
+        out.spark.conf.set(at_once, before)
+    assert values(out, "out") == sorted(b"%d" % number for number in range(10))
+
+
+def test_a_stream_stops_at_a_missing_topic_and_goes_on_when_it_is_there(out: Any) -> None:
+    out.produce(4)
+    rows = out.rows().selectExpr("IF(offset = 1, 'later', 'out') AS topic", "value")
+
+    def run() -> None:
+        writer = rows.writeStream.format("headrace").trigger(availableNow=True)
+        writer = writer.option("kafka.bootstrap.servers", out.servers)
+        writer.option("checkpointLocation", str(out.checkpoint)).start().awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="topic 'later' does not exist"):
+        run()
+    assert not out.finished()
+    create_topic(out.cluster, "later", 1)
+    run()
+    assert values(out, "later") == [b"value 2", b"value 3"]
+    assert set(values(out, "out")) == {b"value 0", b"value 1"}
+    assert out.finished()
 
 
 def test_a_missing_topic_of_all_rows_is_refused_before_a_task_runs(out: Any) -> None:

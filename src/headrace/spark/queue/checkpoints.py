@@ -106,7 +106,7 @@ def check_new_on_kafka(cluster: Cluster, options: QueueOptions, session: str) ->
     ]
     if finished and options.new_checkpoint == "fail":
         raise CheckpointRefused(
-            f"share group {group!r} has finished records of {_shown(finished)}, and this "
+            f"share group {group!r} has finished records of {shown(finished)}, and this "
             f"checkpoint is new: its batch ids begin at 0 again, and {SINK_BY_ID}; use the "
             "earlier checkpoint, or set option newCheckpoint=continue and "
             f"write to {APART}"
@@ -119,7 +119,7 @@ def check_new_on_kafka(cluster: Cluster, options: QueueOptions, session: str) ->
         LOG.warning(
             "share group %s: has positions in %s, and this checkpoint is new: if an earlier "
             "checkpoint read the group, %s: use the earlier checkpoint, or %s",
-            group, _shown(above), SINK_BY_ID, APART,
+            group, shown(above), SINK_BY_ID, APART,
         )  # fmt: skip
 
 
@@ -144,7 +144,8 @@ def _warn_of_reading_on(group: str, reader: str) -> None:
     )  # fmt: skip
 
 
-def _shown(partitions: list[str]) -> str:
+def shown(partitions: list[str]) -> str:
+    """Name the first few partitions, and count the others."""
     more = len(partitions) - _SHOWN_MAX
     return ", ".join(partitions[:_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 

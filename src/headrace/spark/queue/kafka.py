@@ -26,6 +26,7 @@ from headrace.spark.queue.checkpoints import check_new_on_kafka
 from headrace.spark.queue.driver import report
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.kafka_owed import Owed
+from headrace.spark.queue.kafka_removed import RemovedRecords
 from headrace.spark.queue.kafka_settling import Settling, place_of
 from headrace.spark.queue.kafka_staging import Place, Staging
 from headrace.spark.queue.kafka_start import begin
@@ -70,6 +71,7 @@ class KafkaDriver:
         self._owed = Owed()
         self._settling = Settling(options.group, self._owed)
         self._tally = Tally(options)
+        self._removed = RemovedRecords(options.group)
         self._below_at: float | None = None
         self._cluster = connect(options)
         try:
@@ -272,8 +274,13 @@ class KafkaDriver:
         return left
 
     def standing(self) -> Standing:
-        """The group's lag beside the batch that was acquired last, and what became of records."""
-        return self._tally.standing(self._cluster)
+        """The group's lag beside the batch that was acquired last, and what became of records.
+
+        Records that left a log before the group had finished them are a warning.
+        """
+        standing = self._tally.standing(self._cluster)
+        self._removed.warn(self._cluster, self._tally.positions)
+        return standing
 
     def close(self) -> None:
         """Leave the group, and release what is held."""

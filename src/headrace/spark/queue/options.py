@@ -39,6 +39,10 @@ class QueueOptions(ReadOptions):
     def who(self) -> str:
         return self.group
 
+    @property
+    def log_prefix(self) -> str:
+        return f"share group {self.group}: "
+
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
         """The options in `given`, in any case. Raises: `OptionError`, one line with the remedy."""

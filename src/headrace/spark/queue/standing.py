@@ -2,12 +2,12 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from headrace.client.connection import Cluster
 from headrace.client.errors import ClientError
 from headrace.client.offsets import TopicPartition
-from headrace.client.share_groups import list_share_group_offsets
+from headrace.client.share_groups import ShareOffset, list_share_group_offsets
 from headrace.spark.progress import Counts, Standing
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import records_of
@@ -20,12 +20,17 @@ _PATIENCE_S = 5.0
 
 
 class Tally:
-    """Counts records as they are acquired and settled, and tells the standing on request."""
+    """Counts records as they are acquired and settled, and tells the standing on request.
+
+    `positions` are those of the group in what the query reads, as of the last standing; none where
+    the broker did not return them.
+    """
 
     def __init__(self, options: QueueOptions) -> None:
         self._options = options
         self._counts = Counts()
         self._held: tuple[Range, ...] = ()
+        self.positions: dict[TopicPartition, ShareOffset] = {}
 
     def acquired(self, ranges: tuple[Range, ...]) -> None:
         """The next batch, which may be none; everything before it is settled."""
@@ -44,25 +49,34 @@ class Tally:
         """
         try:
             with cluster.within(_PATIENCE_S):
-                lag = _left(cluster, self._options, self._held)
+                self.positions = _positions(cluster, self._options)
         except ClientError as error:
             LOG.warning(
                 "group %s: the lag is not told, the query goes on: %s", self._options.group, error
             )
-            lag = {}
-        return Standing(lag, self._counts)
+            self.positions = {}
+        return Standing(_left(self.positions, self._held), self._counts)
+
+
+def _positions(cluster: Cluster, options: QueueOptions) -> dict[TopicPartition, ShareOffset]:
+    """Return where the group is in the topics that are read. Raises: as `Cluster`."""
+    read = {*options.topics, redrive_topic(options.group)}
+    return {
+        place: one
+        for place, one in list_share_group_offsets(cluster, options.group).items()
+        if one is not None and place[0] in read
+    }
 
 
 def _left(
-    cluster: Cluster, options: QueueOptions, held: Iterable[Range]
+    positions: Mapping[TopicPartition, ShareOffset], held: Iterable[Range]
 ) -> dict[TopicPartition, int]:
     """Records of each partition that the group has not finished, but for those in `held`."""
-    read = {*options.topics, redrive_topic(options.group)}
     mine: Counter[TopicPartition] = Counter()
     for one in held:
         mine[one.topic, one.partition] += records_of(one)
     return {
         place: max(0, one.lag - mine[place])
-        for place, one in list_share_group_offsets(cluster, options.group).items()
-        if one is not None and one.lag is not None and place[0] in read
+        for place, one in positions.items()
+        if one.lag is not None
     }

@@ -3,12 +3,17 @@
 A task writes with an idempotent producer of its own: what it repeats on its own account is in the
 log once. A task that fails, or a batch that runs again, is written again from the beginning: at
 least once, as Spark's Kafka sink. What a failed task wrote stays.
+
+Spark runs a task that raised again, and each run writes its rows anew. So a task that meets a row
+of a topic that does not exist does not raise: it stops, and its message to the driver names the
+topic. The driver then refuses to commit, which fails the batch at once.
 """
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -37,9 +42,10 @@ _checked: set[tuple[str, str]] = set()  # brokers and topics, by this process
 
 @dataclass
 class Written(WriterCommitMessage):
-    """How many records a task wrote to each topic."""
+    """How many records a task wrote to each topic, and the unknown topic at which it stopped."""
 
     counts: dict[str, int] = field(default_factory=dict)
+    unknown_topic: str | None = None
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -56,6 +62,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         show(self._options.log_level)
+        _check_written(self._options, messages)
         LOG.info("wrote %s", _told(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -80,6 +87,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         show(self._options.log_level)
+        _check_written(self._options, messages)
         LOG.info("batch %d: wrote %s", batch_id, _told(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
@@ -100,17 +108,36 @@ def check_topic(options: SinkOptions) -> None:
     """
     if options.topic is None or (options.bootstrap_servers, options.topic) in _checked:
         return
-    deadline = time.monotonic() + _METADATA_LAG_S
     with connect(options) as cluster:
-        while not _exists(cluster, options.topic):
-            if time.monotonic() >= deadline:
-                raise OptionError(
-                    f"topic {options.topic!r} does not exist at {options.bootstrap_servers}: "
-                    f"create it (headrace topics --create --topic {options.topic}), or correct "
-                    "option 'topic'"
-                )
-            time.sleep(_PAUSE_S)
+        if _unknown([options.topic], partial(_exists, cluster)) is not None:
+            raise _no_topic(options, options.topic)
     _checked.add((options.bootstrap_servers, options.topic))
+
+
+def _check_written(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Raises: `OptionError` when a task stopped at a topic that does not exist."""
+    for message in messages:
+        if isinstance(message, Written) and message.unknown_topic is not None:
+            raise _no_topic(options, message.unknown_topic)
+
+
+def _no_topic(options: SinkOptions, topic: str) -> OptionError:
+    given = "the column 'topic'" if options.topic is None else "option 'topic'"
+    return OptionError(
+        f"topic {topic!r} does not exist at {options.bootstrap_servers}: create it (headrace "
+        f"topics --create --topic {topic}), or correct {given}"
+    )
+
+
+def _unknown(topics: Sequence[str], exists: Callable[[str], bool]) -> str | None:
+    """Return the first topic that does not exist, after the time in which brokers learn of it."""
+    for topic in topics:
+        deadline = time.monotonic() + _METADATA_LAG_S
+        while not exists(topic):
+            if time.monotonic() >= deadline:
+                return topic
+            time.sleep(_PAUSE_S)
+    return None
 
 
 def _exists(cluster: Cluster, topic: str) -> bool:
@@ -124,7 +151,11 @@ def _exists(cluster: Cluster, topic: str) -> bool:
 
 
 def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Write all rows; returns once they are in the logs. Raises: as `Producer.write`."""
+    """Write all rows, up to the first that names an unknown topic.
+
+    The topics of an Arrow batch are looked up before any of its rows is written. Returns once the
+    rows are in the logs. Raises: as `Producer.write`.
+    """
     show(options.log_level)
     written = Written()
     began = told = time.monotonic()
@@ -136,7 +167,12 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Writt
             request_timeout_ms=options.request_timeout_ms,
         )
         for batch in batches:
-            for topic, rows in by_topic(batch, options):
+            parts = list(by_topic(batch, options))
+            new = [topic for topic, _ in parts if topic not in written.counts]
+            if (missing := _unknown(new, partial(_exists, cluster))) is not None:
+                written.unknown_topic = missing
+                break
+            for topic, rows in parts:
                 producer.write(topic, rows)
                 written.counts[topic] = written.counts.get(topic, 0) + rows.num_rows
             if time.monotonic() >= told + _TELL_EVERY_S:
