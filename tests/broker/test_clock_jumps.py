@@ -12,10 +12,16 @@ from headrace.broker.handlers import produce
 from headrace.broker.offset_expiry import Swept
 from headrace.broker.partitions import Partition
 from headrace.broker.request import Raw, Request
+from headrace.broker.shards import shard_index
 from headrace.broker.share_resets import starts_by_duration
 from headrace.core.catalog import CreateTopic, Resource, SetConfigs, Topic
+from headrace.core.consumer_words import NOTHING, ConsumerBeat
 from headrace.core.group_words import Commit, Offset
-from headrace.core.types import MemberId, WallMs
+from headrace.core.runs import State
+from headrace.core.shard_words import AcquireLease, On, OpenLease, StartPartitions
+from headrace.core.share_group import Heartbeat
+from headrace.core.share_words import Acquire, ShareKey
+from headrace.core.types import MemberId, Span, WallMs
 from headrace.log.checkpoints import CLEAN_MARK
 from headrace.log.clock_checkpoint import FILE
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
@@ -28,6 +34,7 @@ from .inside_rig import Inside
 HOUR = 3_600_000
 DAY = 24 * HOUR
 PRODUCER = 41
+RECORDS = 5
 EPOCH_MS = 1_700_000_000_000
 INVALID_TIMESTAMP = 32
 
@@ -161,6 +168,58 @@ def test_a_jump_while_the_broker_runs(days: int, caplog: pytest.LogCaptureFixtur
     assert f"is {direction} elapsed time since the start" in told[0].message
     assert "headrace.clock.hold.ms" in told[0].message
     assert "agrees with elapsed time again" in told[1].message
+
+
+@pytest.mark.parametrize("days", [30, -300])
+def test_locks_and_sessions_end_by_elapsed_time(days: int) -> None:
+    """An acquisition lock, a lease, and sessions of a share group and a consumer group."""
+
+    async def scene(broker: Broker) -> None:
+        clock, shares, groups = broker.clock, broker.services.shares, broker.services.groups
+        jobs = await broker.topic("jobs")
+        for _ in range(2 * RECORDS):
+            append(broker, "jobs", 0)
+        lock_ms = shares.policy("s").lock_ms
+        session_ms = broker.services.config.consumer_session_timeout_ms
+        assert lock_ms < shares.timing("s").session_ms == session_ms
+
+        shard, key, member = shares.shard("s"), ShareKey("s", jobs.topic.id, 0), MemberId("m")
+        await shares.ask("s", StartPartitions("s", ((jobs.topic.id, 0, 0),)))
+        await shares.ask("s", Heartbeat("s", member, 0, frozenset({"jobs"})))
+        ask = [Span(0, RECORDS - 1)]
+        await shares.ask("s", On(key, Acquire(member, ask, RECORDS, 10 * RECORDS, exact=True)))
+        opened = await shares.ask("s", OpenLease(("s", "query"), ("jobs",), True))
+        await shares.ask("s", AcquireLease(("s", "query"), opened.epoch, 1, RECORDS))
+        beat = ConsumerBeat(
+            "c", member, 0, rebalance_ms=60_000, topics=frozenset({"jobs"}), owned=NOTHING
+        )
+        assert (await groups.ask("c", beat)).epoch
+        consumers = groups.shards[shard_index("c", len(groups.shards))]
+
+        def tick() -> tuple[int, int, int]:
+            """Records that are locked, members of the share group and of the consumer group."""
+            for one in (shard, consumers):
+                one._tick()
+            machine, found = shares.machine("s"), groups.find("c")
+            locked = machine.partitions[key].runs.records[State.ACQUIRED]
+            members = machine.groups["s"].members if "s" in machine.groups else ()
+            return locked, len(members), len(getattr(found, "members", ()))
+
+        clock.set_wall(days * DAY)
+        assert tick() == (2 * RECORDS, 1, 1)
+        clock.advance(lock_ms - 1)
+        assert tick() == (2 * RECORDS, 1, 1)
+        clock.set_wall(-2 * days * DAY)
+        assert tick() == (2 * RECORDS, 1, 1)
+        clock.advance(1)
+        assert tick() == (0, 1, 1), "the lock and the lease's end now"
+        clock.set_wall(2 * days * DAY)
+        clock.advance(session_ms - lock_ms - 1)
+        assert tick() == (0, 1, 1)
+        clock.advance(1)
+        assert tick() == (0, 0, 0)
+
+    play(scene)
 
 
 def test_what_is_due_by_elapsed_time_goes_during_a_jump() -> None:

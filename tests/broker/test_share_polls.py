@@ -22,6 +22,7 @@ from headrace.wire import batches, codec
 from headrace.wire.batches import Record
 
 from .inside_rig import Inside, play
+from .test_runtime import rebuilt
 
 FETCH = 78
 WINDOW = 100
@@ -301,6 +302,21 @@ def test_what_comes_to_a_partition_behind_a_pause_ends_the_wait(
             assert not broker.services.waits.waiting
             await asyncio.sleep(0)
         assert acquired(await found) == list(range(3 * WINDOW, 3 * WINDOW + BATCH))
+
+    run(work)
+
+
+def test_a_poll_gets_what_a_rebuild_makes_available_at_once() -> None:
+    """Locks are volatile: what another member had is nobody's after a failed write."""
+
+    async def work(broker: Broker) -> None:
+        assert acquired(await broker.fetch("b")) == list(ALL)
+        waiting = broker.fetch("a", wait_ms=LONG_MS)
+        await broker.until_waiting(1)
+        shard = broker.services.shares.shard("g")
+        shard._drop(OSError(5, "a sync failed"), [])
+        await rebuilt(shard)
+        assert acquired(await asyncio.wait_for(waiting, LONG_MS / 6_000)) == list(ALL)
 
     run(work)
 

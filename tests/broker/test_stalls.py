@@ -3,9 +3,12 @@
 import asyncio
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,14 +17,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from headrace.broker.checked_clock import GRACE_MS, CheckedClock
+from headrace.broker.checked_clock import CATCH_UP_MS_MAX, GRACE_MS, CheckedClock
 from headrace.broker.config import Config
+from headrace.broker.server import FRAMES_QUEUED_MAX
+from headrace.broker.waiting_input import WaitingInput
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.testing import BrokerUnderTest
+from headrace.wire import codec
 
 from .share_wire_rig import ACCEPT, Sharer, produce
 
-CONSUMER_HEARTBEAT, API_VERSIONS = 68, 18
+FETCH, HEARTBEAT, API_VERSIONS, CONSUMER_HEARTBEAT = 1, 12, 18, 68
 UNKNOWN_MEMBER_ID, INVALID_RECORD_STATE = 25, 121
 TIMEOUT = 60
 
@@ -80,6 +86,200 @@ def test_time_goes_on_a_second_after_a_stall() -> None:
             await clock.close()
 
     asyncio.run(scene())
+
+
+class Unread:
+    """Input of which a test says whether it is read."""
+
+    begun = 0
+    read = False
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def is_read(self) -> bool:
+        return self.read
+
+
+@pytest.mark.parametrize("is_ever_read", [True, False])
+def test_time_goes_on_when_the_input_that_waited_is_read(
+    is_ever_read: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After `CATCH_UP_MS_MAX` also without that; a second stall meanwhile adds its time."""
+
+    async def scene() -> None:
+        machine, unread = VirtualClock(), Unread()
+        clock = CheckedClock(machine, MemoryDisk(), Config)
+        clock.wait_for(unread)
+        clock.start(None)
+        try:
+            clock._loop_time = lambda: machine.mono() / 1000
+
+            def passed(duration_ms: int) -> int:
+                machine.advance(duration_ms)
+                elapsed_ms = clock.mono() - before
+                clock.beat()
+                clock._look_at_input()
+                return elapsed_ms
+
+            clock.beat()
+            before = clock.mono()
+            assert [passed(one) for one in (60_000, 1_500, 1_500, 3_000, 1_999)] == [0] * 5
+            assert (unread.begun, clock.stalled_ms) == (2, 60_000 + 3_000 + 3_000 + 1_999)
+            if is_ever_read:
+                unread.read = True
+                clock._look_at_input()
+                assert [passed(1), passed(500)] == [1, 501]
+                assert clock.stalled_ms == 68_000 - 1
+            else:
+                still_ms = CATCH_UP_MS_MAX - 1_999
+                assert [passed(1_000) for _ in range(still_ms // 1_000)] == [0] * 28
+                assert [passed(1), passed(1), passed(500)] == [0, 1, 501]
+                assert clock.stalled_ms == 66_000 + CATCH_UP_MS_MAX
+            assert ("is unread after 30 seconds" in caplog.text) is not is_ever_read
+        finally:
+            await clock.close()
+
+    asyncio.run(scene())
+
+
+def test_a_session_outlives_a_stall_until_its_input_is_read(
+    broker: BrokerUnderTest, connect: Callable[[], Any], group_client: Callable[[Any], Any]
+) -> None:
+    """A heartbeat behind more than the broker reads ahead takes longer than `GRACE_MS`."""
+    client, other = group_client(connect()), group_client(connect())
+    client.create_topic("orders")
+    member = client.stable(session_timeout=10_000)
+    wire = client.wire
+    topics = [{"topic": "orders", "partitions": [
+        {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20},
+    ]}]  # fmt: skip
+    fetching = {"max_bytes": 1 << 20, "isolation_level": 0, "forgotten_topics_data": []}
+    wire.send(FETCH, 12, bytes(codec.encode_request(
+        FETCH, 12, {"max_wait": 300_000, "min_bytes": 1, "topics": topics} | fetching
+    )))  # fmt: skip
+    long_name = b"n" * 8_000
+    asking = struct.pack(">hhih", API_VERSIONS, 0, 2, len(long_name)) + long_name
+    for _ in range(2 * FRAMES_QUEUED_MAX):
+        wire.send_frame(asking)
+    beat = {"group_id": "g", "generation_id": 1, "member_id": member, "group_instance_id": None}
+    wire.send(HEARTBEAT, 4, bytes(codec.encode_request(HEARTBEAT, 4, beat)), 3)
+    node = broker.clock._node
+    assert node is not None
+    connections = node.server.connections
+    until(lambda: any(not one._reading for one in connections))
+
+    stall(broker, other.wire, 12)
+    broker.clock.advance(seconds=20)
+    assert other.listed() == [("g", "consumer", "Stable", "classic")]
+    produce(other.wire, 1)
+    while (found := wire.receive())[0] != 3:
+        pass
+    assert codec.decode_response(HEARTBEAT, 4, found[1][1:]).error_code == 0
+    broker.clock.advance(seconds=11, milliseconds=GRACE_MS)
+    assert client.beat(member, 1) == UNKNOWN_MEMBER_ID, "time goes on"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Server:
+    """Connections, and a socket that listens."""
+
+    def __init__(self) -> None:
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.connections: list[Served] = []
+
+    @property
+    def listening_files(self) -> list[int]:
+        return [self.listening.fileno()]
+
+    def connect(self) -> socket.socket:
+        """Return a peer whose connection is in the backlog."""
+        return socket.create_connection(self.listening.getsockname())
+
+    def accept(self) -> "Served":
+        self.connections.append(Served(self.listening.accept()[0]))
+        return self.connections[-1]
+
+
+class Served:
+    """A connection that a test reads."""
+
+    is_read_from = True
+    has_startable_requests = False
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self.socket = accepted
+
+    @property
+    def file(self) -> int:
+        return self.socket.fileno()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    for one in (made.listening, *(one.socket for one in made.connections)):
+        one.close()
+
+
+def test_input_waits_until_each_socket_was_empty_once(server: Server) -> None:
+    with server.connect() as peer, server.connect() as quiet:
+        first, second = server.accept(), server.accept()
+        assert quiet
+        peer.sendall(b"request")
+        waiting = WaitingInput(server)
+        waiting.begin()
+        assert [waiting.is_read() for _ in range(5)] == [False] * 5
+        first.socket.recv(100)
+        first.has_startable_requests = True
+        assert not waiting.is_read()
+        first.has_startable_requests = False
+        assert waiting.is_read()
+        quiet.sendall(b"later")
+        assert second.socket.recv(1, socket.MSG_PEEK) == b"l"
+        assert waiting.is_read(), "what came later is not waited for"
+        waiting.begin()
+        assert [waiting.is_read() for _ in range(5)] == [False] * 5
+
+
+@pytest.mark.parametrize("ending", ["closed", "unread"])
+def test_input_of_a_connection_that_the_broker_does_not_read_is_not_waited_for(
+    server: Server, ending: str
+) -> None:
+    with server.connect() as peer:
+        served = server.accept()
+        peer.sendall(b"request")
+        assert served.socket.recv(1, socket.MSG_PEEK)
+        waiting = WaitingInput(server)
+        waiting.begin()
+        assert [waiting.is_read() for _ in range(5)] == [False] * 5
+        if ending == "closed":
+            server.connections.clear()
+            served.socket.close()
+        else:
+            served.is_read_from = False
+        assert waiting.is_read()
+
+
+def test_input_of_connections_in_the_backlog_waits(server: Server) -> None:
+    with server.connect() as peer:
+        peer.sendall(b"request")
+        waiting = WaitingInput(server)
+        waiting.begin()
+        assert [waiting.is_read() for _ in range(5)] == [False] * 5
+        accepted = Served(server.listening.accept()[0])
+        assert not waiting.is_read(), "the connection may not be made yet"
+        server.connections.append(accepted)
+        assert [waiting.is_read() for _ in range(5)] == [False] * 5
+        accepted.socket.recv(100)
+        assert waiting.is_read()
 
 
 def test_a_session_of_the_classic_protocol_outlives_a_stall(

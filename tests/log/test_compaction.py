@@ -1,5 +1,6 @@
 """Compaction: what stays, what is told of it, and that a dictionary of keys comes to the same."""
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.core.types import WallMs
 from headrace.log import compaction
 from headrace.log.api import Disk
-from headrace.log.compaction import Tally
+from headrace.log.compaction import Compaction, Tally
 from headrace.log.dirty import Rules, find_dirty
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.producers import Duplicate
@@ -292,6 +293,35 @@ def test_a_segment_of_which_the_map_has_a_part_is_verified_before_others_are_rep
     with pytest.raises(CorruptBatch, match="are not those that were written"):
         compact(disk, log, cleaned_to, **rules)
     assert disk.read(first) == before
+    log.close()
+
+
+def test_a_segment_of_which_the_map_has_nothing_is_read_to_its_first_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    append(log, (b"a", b"1"))
+    log.roll()
+    for key in (None, b"b", b"c", b"d"):
+        append(log, (key, b"1"))
+    log.roll()
+    path, positions, read = f"{FOLDER}/{1:020d}.log", list[int](), MemoryDisk.read
+    sizes = [one.size for one in batches.headers(disk.read(path))]
+
+    def noting(self: MemoryDisk, name: str, count: int = -1, position: int = 0) -> bytes:
+        if name == path:
+            positions.append(position)
+        return read(self, name, count, position)
+
+    monkeypatch.setattr(compaction, "_READ_BYTES", batches.HEADER_BYTES)
+    monkeypatch.setattr(MemoryDisk, "read", noting)
+    rules = Rules(map_bytes=200)  # one key
+    dirty = find_dirty(log, None, rules, WallMs(0))
+    work = Compaction(disk, log, dirty, rules, WallMs(0), lambda _: None)
+    deque(work.map_keys(), maxlen=0)
+    assert work.end == 2
+    assert set(positions) == {0, sizes[0]}
     log.close()
 
 

@@ -14,8 +14,11 @@ wall clock itself is read once a second, so `wall` costs one clock call. During 
 newest batches are looked at once a minute, and before the jump is taken over.
 
 A stall is found by a beat each second: a loop that has not beaten for `STALL_MS` did not run. Then
-`mono` stands still until it has made up for the whole gap and `GRACE_MS` more, in which clients
-that were stopped with the broker can send their heartbeats.
+`mono` makes up for the whole gap, and stands still until the input that waited in sockets has been
+read (`waiting_input.py`): for `GRACE_MS` at least, in which clients that were stopped with the
+broker can send their heartbeats, and for `CATCH_UP_MS_MAX` at most, so that a client that sends
+more than the broker reads stops no expiry for longer. Readings cost nothing for this: the gap is
+counted with the maximum, and what was not needed of it is taken back once the input is read.
 """
 
 import asyncio
@@ -41,6 +44,8 @@ LOOK_MS = 60_000
 CONTRADICTION_LOGGED_MS = 86_400_000
 STALL_MS = 2_000
 GRACE_MS = 1_000
+CATCH_UP_MS_MAX = 30_000
+_INPUT_LOOK_MS = 20
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
 
 
@@ -64,6 +69,16 @@ class NewestTimes(Protocol):
 
     def look(self) -> Sequence[tuple[str, WallMs]]:
         """Return partitions that grew since the look before, with the time of the last batch."""
+
+
+class Input(Protocol):
+    """Input that waits in sockets; `waiting_input.py`."""
+
+    def begin(self) -> None:
+        """Note which connections may have input now."""
+
+    def is_read(self) -> bool:
+        """Return whether all input that waited at `begin` has been read."""
 
 
 class CheckedClock:
@@ -100,6 +115,8 @@ class CheckedClock:
         self._beat_at = 0.0
         self._beat_mono = self._last_mono = clock.mono()
         self._stalled_ms = 0
+        self._input: Input | None = None
+        self._resumed_at: MonoMs | None = None  # while input may wait since a stall
 
     # ---- readings
 
@@ -146,13 +163,17 @@ class CheckedClock:
     @property
     def stalled_ms(self) -> int:
         """Time by which sessions and locks were extended since the start."""
-        return self._stalled_ms
+        return self._stalled_ms - self._unused_ms(self._clock.mono())
 
     # ---- a run of the broker
 
     def heed(self, newest: NewestTimes) -> None:
         """Let the times of new batches contradict a jump forward."""
         self._newest = newest
+
+    def wait_for(self, waiting: Input) -> None:
+        """Let `mono` stand still after a stall until this input has been read."""
+        self._input = waiting
 
     def restore(self) -> None:
         """Take over the trusted time of the last run, if it was saved."""
@@ -190,10 +211,11 @@ class CheckedClock:
         self._save()
 
     async def _run(self) -> None:
-        while await self.work.pause(BEAT_MS):
+        while await self.work.pause(BEAT_MS if self._resumed_at is None else _INPUT_LOOK_MS):
             if self._loop_time() > self._stall_at:
                 self._note_stall()
             self.beat()
+            self._look_at_input()
             elapsed = self._elapsed()
             if elapsed >= self._observe_at:
                 self._observe(elapsed)
@@ -204,16 +226,49 @@ class CheckedClock:
 
     def _note_stall(self) -> None:
         """Give back the time since the last beat, in which the loop did not run."""
-        stalled_ms = self._clock.mono() - self._beat_mono
+        before = self._beat_mono
+        stalled_ms = self._clock.mono() - before
         self.beat()
         if stalled_ms < STALL_MS:  # the loop's time moved, and the clock's did not
             return
-        self._stalled_ms += stalled_ms + GRACE_MS
+        self._go_on(before)  # of the stall before, if its input was not read yet
+        self._stalled_ms += stalled_ms + CATCH_UP_MS_MAX
+        self._resumed_at = self._beat_mono
+        if self._input is None:
+            self._go_on(self._beat_mono)
+        else:
+            self._input.begin()
         log.warning(
             "clock: the broker did not run for about %.1f s (stopped, suspended or overloaded); "
             "sessions and locks are extended by as much",
             stalled_ms / 1000,
         )
+
+    def _look_at_input(self) -> None:
+        """Go on once the input that waited during a stall has been read, or after the maximum."""
+        if self._resumed_at is None:
+            return
+        now = self._clock.mono()
+        is_over = not self._unused_ms(now)
+        if is_over:
+            log.warning(
+                "clock: input that waited while the broker did not run is unread after %s; "
+                "sessions and locks expire again",
+                duration_text(CATCH_UP_MS_MAX),
+            )
+        if is_over or self._input is None or self._input.is_read():
+            self._go_on(now)
+
+    def _go_on(self, now: MonoMs) -> None:
+        """Let `mono` go on, after `GRACE_MS` since a stall at the earliest."""
+        self._stalled_ms -= self._unused_ms(now)
+        self._resumed_at = None
+
+    def _unused_ms(self, now: MonoMs) -> int:
+        """Return how much shorter `mono` would stand still after a stall if it went on now."""
+        if self._resumed_at is None:
+            return 0
+        return CATCH_UP_MS_MAX - min(max(now - self._resumed_at, GRACE_MS), CATCH_UP_MS_MAX)
 
     # ---- jumps of the wall clock
 

@@ -94,6 +94,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
     ) -> None:
         self.name = name
         self.listeners: Listeners[EventT] = Listeners()
+        self.on_rebuilt: list[Callable[[], None]] = []  # called when commands are decided again
         self.appends = self.records = 0  # batches and records that the journal got
         self._build = build
         self._log = journal
@@ -521,6 +522,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self._rebuilding = None
         if self._fault is None:
             self._arm()
+            for notify in self.on_rebuilt:
+                notify()
         else:
             self._rebuild_if_due()  # a timer that ended during the rebuild did nothing
 

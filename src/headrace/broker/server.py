@@ -24,6 +24,7 @@ from headrace.broker.dispatch import JOIN_BYTES_MAX, Buffers, Dispatcher, Peer, 
 from headrace.broker.loop_turns import COSTLY_SECONDS, InTurns, LoopUse, Turns
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
+from headrace.broker.waiting_input import WaitingInput
 from headrace.log.buggify import buggify
 from headrace.wire.frames import STAGING_BYTES, Frames
 from headrace.wire.primitives import Malformed
@@ -79,6 +80,7 @@ class Server:
         """Listen; returns the port, which the system chooses for 0. Raises: OSError."""
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(lambda: Connection(self), host, port)
+        self.services.clock.wait_for(WaitingInput(self))
         if self.services.config.connections_idle_ms >= 0:
             self.work.begin(self._look_for_idle(loop))
         return int(self._listening.sockets[0].getsockname()[1])
@@ -107,6 +109,12 @@ class Server:
     def is_stopping(self) -> bool:
         """Whether it makes no connections any more."""
         return self._none_left is not None
+
+    @property
+    def listening_files(self) -> Sequence[int]:
+        """File descriptors of the sockets that listen; none once the broker stops."""
+        listening = self._listening
+        return [] if listening is None else [one.fileno() for one in listening.sockets]
 
     def lost(self, connection: "Connection") -> None:
         """A connection is closed."""
@@ -283,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
         """Return whether there is no room for this connection, and log why."""
         server, metrics = self._server, self._server.services.metrics
         config = server.services.config
-        files = self._opened_files()
+        files = self.file + 1  # the system numbers them from 0 without gaps
         if files >= server.files_max and len(server.connections) >= _CONNECTIONS_WITHOUT_FILES:
             metrics.connections_refused_files += 1
             log.warning(
@@ -303,10 +311,21 @@ class Connection(asyncio.BufferedProtocol):
         )  # fmt: skip
         return True
 
-    def _opened_files(self) -> int:
-        """Number of files that are open: the system numbers them from 0 without gaps."""
+    @property
+    def file(self) -> int:
+        """File descriptor of the socket; -1 without one."""
         opened = self._transport.get_extra_info("socket")
-        return 0 if opened is None else int(opened.fileno()) + 1
+        return -1 if opened is None else int(opened.fileno())
+
+    @property
+    def is_read_from(self) -> bool:
+        """Return whether the broker will read what comes: the peer reads its responses."""
+        return self._writable and not self._ending and not self._transport.is_closing()
+
+    @property
+    def has_startable_requests(self) -> bool:
+        """Return whether requests wait for their turn, and not for one that is under way."""
+        return bool(self._queue) and self._task is None
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it so
         if self not in self._server.connections:

@@ -8,10 +8,10 @@ fetch. The number of shards is fixed when the topic is created.
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeGuard, TypeVar, overload
 from uuid import UUID
 
 from headrace.broker import archived_log, share_log, share_meters
@@ -68,6 +68,8 @@ log = logging.getLogger("headrace.broker")
 STATE_TOPIC = "__share_group_state"
 EMPTY, STABLE = "Empty", "Stable"  # as Kafka calls the states of share groups
 
+_SHARE_GROUP = "share group"  # what a key of polls begins with
+_WOKEN_PORTION = 100  # keys of one turn of the loop, after a rebuild
 _WAKING = (Settled, Started, Advanced, Delayed, Forgotten)
 
 T = TypeVar("T")
@@ -154,6 +156,7 @@ class Shares:
             _require_founded(shard)
             members = ShareLog(self._clock.now)
             shard.listeners.append(self._wake, _WAKING)
+            shard.on_rebuilt.append(partial(self._rebuilt, shard))
             shard.listeners.append(self.meters.count, share_meters.COUNTED)
             shard.listeners.append(members.tell, share_log.TOLD)
             shard.listeners.append(self.archived_log.tell, archived_log.TOLD)
@@ -449,6 +452,20 @@ class Shares:
         for group in woken:
             self._waits.notify(wait_key(group))
 
+    def _rebuilt(self, shard: Shard) -> None:
+        in_background(self._wake_all(shard))
+
+    async def _wake_all(self, shard: Shard) -> None:
+        """Wake the polls of a shard's groups, a portion in each turn of the loop.
+
+        A rebuild makes records available that were acquired, and there is no event of that.
+        """
+        for number, key in enumerate(self._waits.keys(), 1):
+            if is_wait_key(key) and self.shard(key[1]) is shard:
+                self._waits.notify(key)
+            if number % _WOKEN_PORTION == 0:
+                await asyncio.sleep(0)
+
     def _was_full(self, key: ShareKey, accepted: int) -> bool:
         """Whether a share-partition took nothing new, for some, before so many were accepted."""
         share, policy = self.partition(key), self.policy(key.group)
@@ -477,4 +494,9 @@ def _require_founded(shard: Shard) -> None:
 
 def wait_key(group: str) -> tuple[str, str]:
     """What a poll waits for besides appends."""
-    return ("share group", group)
+    return (_SHARE_GROUP, group)
+
+
+def is_wait_key(key: Hashable) -> TypeGuard[tuple[str, str]]:
+    """Return whether polls of a share group wait for this."""
+    return isinstance(key, tuple) and key[0] == _SHARE_GROUP

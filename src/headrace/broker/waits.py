@@ -55,6 +55,10 @@ class Waits:
         """How many of them wait for `key`, or look once more before they do."""
         return len(self._by_key.get(key, ()))
 
+    def keys(self) -> list[Hashable]:
+        """Return what is waited for now."""
+        return list(self._by_key)
+
     def notify(self, key: Hashable) -> None:
         """Wake those who wait for `key` and whose check holds."""
         watches = self._by_key.get(key)

@@ -144,6 +144,7 @@ class Compaction:
         for segment in self._segments:
             if segment.end_offset <= self._dirty.start or segment.base_offset >= end:
                 continue
+            is_mapped = False
             for header, data in self._batches(segment):
                 if header.base_offset < end:
                     found = yield from self._keys(header, data)
@@ -151,8 +152,11 @@ class Compaction:
                     room -= sum(map(len, fresh)) + len(fresh) * _KEY_OVERHEAD_BYTES
                     if room < 0 and offsets:
                         end = header.base_offset
+                        if not is_mapped:
+                            break  # the rest would be read for nothing
                     else:
                         offsets.update(found.items())
+                        is_mapped = is_mapped or bool(found)
                 yield
         self.end = end
 
