@@ -42,7 +42,7 @@ soak: .venv/.dev campaign kills faults loop ## run every long proof: damage, SIG
 kills: .venv/.dev ## 684 SIGKILLs, 504 of them under stock clients of every kind (KILLS_FACTOR times those of CI)
 	HEADRACE_CRASH_KILLS_FACTOR=$(KILLS_FACTOR) $(BIN)/python -m pytest -q tests/crash -k "not bug and not seeding and not storage"
 
-faults: .venv/.dev ## every row of KIP-842's tables with every fault of a look-up
+faults: .venv/.dev ## every row of KIP-842's tables with every fault of a look-up, and with the default refresh of metadata
 	HEADRACE_CONSUMER_FAULTS=1 $(BIN)/python -m pytest -q tests/client/test_consumer_faults.py
 
 loop: .venv/.dev ## the processor time of the event loop's steps, for requests of the largest size (some minutes)

@@ -12,6 +12,7 @@ from headrace.wire import batches
 
 TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
+LONG = 5  # type of a value
 OF_TOPIC, OF_BROKER, OF_EVERY_BROKER, OF_START, OF_DEFAULT, OF_GROUP = 1, 2, 3, 4, 5, 8
 LAGS = [("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "5")]
 Connecting = Callable[[headrace.Broker], AbstractContextManager[Callable[[], Any]]]
@@ -60,6 +61,29 @@ def test_a_topic_shows_all_that_stands_behind_its_value(wire: Any) -> None:
     assert alter(wire, BROKER, "1", ("message.max.bytes", DELETE, None)) == 0
     assert alter(wire, *key[:2], ("max.message.bytes", DELETE, None)) == 0
     assert shown(wire, *key) == ("2000", OF_EVERY_BROKER, [for_all, default])
+
+
+def test_a_topic_shows_how_long_deleted_files_stay(wire: Any) -> None:
+    wire.create("orders")
+    key = (TOPIC, "orders", "file.delete.delay.ms")
+    default = (OF_DEFAULT, "log.segment.delete.delay.ms", "60000")
+    assert shown(wire, *key) == ("60000", OF_DEFAULT, [default])
+    assert described(wire, *key)["file.delete.delay.ms"].config_type == LONG
+    assert alter(wire, *key[:2], ("file.delete.delay.ms", SET, "5")) == 0
+    assert shown(wire, *key) == ("5", OF_TOPIC, [(OF_TOPIC, key[2], "5"), default])
+
+
+def test_the_internal_size_of_segments_is_another_name(wire: Any) -> None:
+    """Kafka shows `internal.segment.bytes`, which is for its tests, where a topic sets it alone."""
+    wire.create("orders")
+    topic, internal = (TOPIC, "orders"), "internal.segment.bytes"
+    assert internal not in described(wire, *topic)
+    assert described(wire, *topic, internal) == {}
+    assert alter(wire, *topic, (internal, SET, "2048")) == 0
+    assert shown(wire, *topic, "segment.bytes")[:2] == ("2048", OF_TOPIC)
+    assert internal not in described(wire, *topic)
+    assert alter(wire, *topic, (internal, DELETE, None)) == 0
+    assert shown(wire, *topic, "segment.bytes")[:2] == ("1073741824", OF_DEFAULT)
 
 
 def test_settings_in_other_units_are_synonyms_as_kafka_shows_them(connecting: Connecting) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -132,6 +133,14 @@ def test_a_response_has_a_bounded_number_of_settings(
     assert "fewer resources" in second.error_message
 
 
+def write_slowly(wire: Any, deadline: float) -> None:
+    """Begin a request and do not complete it before the deadline."""
+    wire.socket.send(struct.pack(">i", 1 << 16))
+    while time.monotonic() < deadline:
+        wire.socket.send(b"\0")
+        time.sleep(0.005)
+
+
 def test_who_does_not_read_for_too_long_is_closed(connect: Connect, caplog: Any) -> None:
     wire, slow = connect(), connect()
     wire.create("orders")
@@ -144,4 +153,7 @@ def test_who_does_not_read_for_too_long_is_closed(connect: Connect, caplog: Any)
     while "headrace.unread.response.timeout.ms" not in caplog.text:
         assert time.monotonic() < deadline
         time.sleep(0.005)
+    # What the kernel still has for it would take long to read; a write to what is closed fails.
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):
+        write_slowly(slow, deadline)
     assert wire.call(18, 0).error_code == 0

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.broker.metrics_rig import METRICS, series
 
 import headrace
 from headrace.broker import budgets, topic_patterns
@@ -349,19 +350,21 @@ def test_loopback_has_connections_above_the_limit(connecting: Any) -> None:
         assert connect().closed()
 
 
-def test_files_are_left_to_logs(connect: Connect, caplog: Any, monkeypatch: Any) -> None:
+def test_files_are_left_to_logs(connecting: Any, caplog: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("headrace.broker.server._CONNECTIONS_WITHOUT_FILES", 2)
     monkeypatch.setattr(
         "headrace.broker.server.Connection._opened_files", lambda self: 10**6, raising=True
     )
-    # Logs may have all files: a few connections are made all the same.
-    first, second = connect(), connect()
-    assert [one.call(18, 0).error_code for one in (first, second)] == [0, 0]
-    assert connect().closed()
-    assert "ulimit -n" in caplog.text
-    assert first.call(18, 0).error_code == 0
-    monkeypatch.undo()
-    assert connect().call(18, 0).error_code == 0
+    with headrace.Broker(settings=METRICS) as broker, connecting(broker) as connect:
+        # Logs may have all files: a few connections are made all the same.
+        first, second = connect(), connect()
+        assert [one.call(18, 0).error_code for one in (first, second)] == [0, 0]
+        assert connect().closed()
+        assert "ulimit -n" in caplog.text
+        assert series(broker)["headrace_connections_refused_files_total"][()] == 1
+        assert first.call(18, 0).error_code == 0
+        monkeypatch.undo()
+        assert connect().call(18, 0).error_code == 0
 
 
 # ---- groups

@@ -112,6 +112,9 @@ def test_version_zero_is_given_an_id(member: Member, orders: UUID) -> None:
     assert (first.error_code, second.error_code) == (0, 0)
     assert len({first.member_id, second.member_id, ""}) == 3
     assert member.join(version=0, **(NEXT | {"member_id": ""})).error_code == 42
+    away = NEXT | {"member_id": "", "member_epoch": -2, "instance_id": "nobodys"}
+    assert member.join(version=0, **away).error_code == 25
+    assert member.join(**away).error_code == 42
     assert len(member.describe("g")["g"].members) == 2
     assert orders
 
@@ -160,6 +163,30 @@ def test_refused_heartbeats_say_why(
     assert (answer.error_code, answer.member_id) == (code, None)
     assert (answer.member_epoch, answer.heartbeat_interval, answer.assignment) == (0, 0, None)
     assert said in answer.error_message
+
+
+def test_a_change_of_the_subscription_is_no_join_of_its_own(member: Member, orders: UUID) -> None:
+    """librdkafka 2.16 may send one in epoch 0 after unsubscribe(); Kafka refuses that, too."""
+    assert orders
+    changes: list[dict[str, Any]] = [
+        {"subscribed_topic_names": ("orders", "other")},
+        {"subscribed_topic_names": (), "subscribed_topic_regex": "ord.*"},
+        {"subscribed_topic_names": ("orders",), "subscribed_topic_regex": ""},
+    ]
+    epoch = member.join().member_epoch
+    for change in changes:
+        answer = member.beat(epoch, **change)
+        assert (answer.error_code, answer.member_epoch) == (0, epoch + 1)
+        assert member.beat(epoch, **change | {"topic_partitions": ()}).error_code == 0  # repeated
+        epoch += 1
+    assert member.join().member_epoch == epoch  # it joins again under its id
+    assert member.beat(-1).error_code == 0
+    for change in changes:
+        answer = member.beat(0, **change)
+        assert (answer.error_code, answer.error_message) == (
+            42, "RebalanceTimeoutMs must be provided in first request."
+        )  # fmt: skip
+    assert member.join(rebalance_timeout=0).error_code == 0
 
 
 def test_group_is_full(connecting: Connecting, group_client: Clients) -> None:

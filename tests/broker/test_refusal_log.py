@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from headrace.broker import refusal_log
 from headrace.broker.refusal_log import RefusalLog
 from headrace.log.memory_disk import VirtualClock
+from headrace.wire import codec
+
+JOIN = 11
 
 
 @pytest.fixture
@@ -101,3 +105,39 @@ def test_each_refused_heartbeat_and_join_is_logged_with_its_rule(
         assert line.getMessage().startswith(begin)
         assert line.getMessage().endswith(rule)
         assert line.levelno == level
+
+
+def test_each_refused_request_of_a_classic_member_is_logged_with_its_rule(
+    connect: Callable[[], Any],
+    client: Any,
+    group_client: Callable[[Any], Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A member that is to join again as its group rebalances is not refused for a fault."""
+    caplog.set_level(logging.INFO, "headrace.broker")
+    client.create_topic("orders")
+    one = client.stable()
+    assert client.beat("stranger", 1) == 25
+    assert client.beat(one, 7) == 22
+    assert client.sync(one, 8).error_code == 22
+    assert client.sync(one, 1, protocol_type=None).error_code == 23
+    assert client.commit(("orders", 0, 5), member=one, generation=9)[0][-1] == 22
+    left = client.wire.call(13, 5, group_id="g", members=[
+        {"member_id": f"gone{n}", "group_instance_id": None, "reason": None} for n in range(3)
+    ])  # fmt: skip
+    assert [member.error_code for member in left.members] == [25, 25, 25]
+    assert client.wire.call(13, 5, group_id="", members=()).error_code == 24
+    second = group_client(connect())
+    joining = second.joining(second.join().member_id)
+    second.wire.send(JOIN, 9, bytes(codec.encode_request(JOIN, 9, joining)))
+    client.beat_until(27, one, 1)
+    lines = [one for one in caplog.messages if ": refused " in one]
+    assert lines == [
+        "group g: refused stranger /127.0.0.1: 'stranger' is no member of group g; rejoin.",
+        f"group g: refused {one} /127.0.0.1: Group g is in generation 1, not 7.",
+        f"group g: refused {one} /127.0.0.1: Group g is in generation 1, not 8.",
+        f"group g: refused {one} /127.0.0.1: ProtocolType and ProtocolName can't be null.",
+        f"group g: refused {one} /127.0.0.1: Group g is in generation 1, not 9.",
+        "group g: refused gone0 /127.0.0.1: 'gone0' is no member of group g; rejoin.",
+        "group : refused - /127.0.0.1: The group id is empty.",
+    ]

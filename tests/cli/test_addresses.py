@@ -27,6 +27,8 @@ VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
           "--execute"), "--reset-offsets --execute"),
         (("share", "archived", "g", "--clear"), "--clear"),
         (("topics", "--delete", "--topic", "t"), "--delete"),
+        (("configs", "--alter", "--topic", "t", "--add-config", "retention.ms=1"), "--alter"),
+        (("configs", "--alter", "--group", "g", "--delete-config", "group.type"), "--alter"),
     ],
 )  # fmt: skip
 def test_without_an_address_nothing_is_destroyed(

@@ -6,7 +6,7 @@ skip or repeat a record there.
 
 CI runs each row at least once and each fault with each protocol, with short waits. With
 HEADRACE_CONSUMER_FAULTS=1 each row runs with every fault over every protocol, and all waits have
-their defaults.
+their defaults; partitions are added once more with the default refresh of metadata.
 """
 
 import os
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import count, product
 from math import gcd
 from pathlib import Path
@@ -38,6 +39,7 @@ from headrace.client.positions import watermark_offsets
 from headrace.testing import BrokerUnderTest
 
 SECONDS_MAX = 60.0
+REFRESH_SECONDS = 300.0  # topic.metadata.refresh.interval.ms by default
 EVERYTHING = bool(os.environ.get("HEADRACE_CONSUMER_FAULTS"))  # every row with every fault
 # A fetch that waits at the end of one partition holds up the others for half a second by default.
 WAITS: dict[str, str] = {} if EVERYTHING else {
@@ -207,9 +209,12 @@ class Seen:
         deadline = time.monotonic() + SECONDS_MAX
         while not condition():
             assert time.monotonic() < deadline, vars(self)
-            message = self._consumer.poll(0.1)
-            if message is not None:
-                self._note(message)
+            self.poll(0.1)
+
+    def poll(self, timeout: float) -> None:
+        message = self._consumer.poll(timeout)
+        if message is not None:
+            self._note(message)
 
     def _note(self, message: Message) -> None:
         error, partition = message.error(), message.partition()
@@ -316,12 +321,51 @@ def test_a_partition_added_while_the_group_consumes(
         seen.until(lambda: 1 in seen.ends)
         rig.produce(0)
         rig.produce(1)
-        seen.until(lambda: all(seen.offsets.get(one, [-1])[-1] == end for one, end in ENDS.items()))
+        seen.until(partial(_has_ends, seen))
         assert seen.errors == []
         assert seen.offsets == {
             0: list(range(COMMITTED, RECORDS + 1)),
             1: list(range(0 if is_read_from_start else 3, 4)),
         }
+
+
+@pytest.mark.skipif(not EVERYTHING, reason="waits for the refresh of metadata, five minutes")
+def test_partitions_are_added_while_settings_have_their_defaults(clean: BrokerUnderTest) -> None:
+    """Every row over every protocol side by side; members of the classic ones notice it late."""
+    grown = list[tuple[Rig, Seen, bool]]()
+    with ExitStack() as stack:
+        for (strategy, nearest, is_read_from_start), protocol in product(GROWTHS, PROTOCOLS):
+            rig = Rig(clean, partitions=1)
+            rig.commit({0: COMMITTED})
+            reset = {"auto.offset.reset": strategy}
+            member = rig.consumer(reset, NEAREST if nearest else {}, PROTOCOLS[protocol])
+            consumer = stack.enter_context(member)
+            consumer.subscribe([rig.topic])
+            ends = (seen := Seen(consumer)).ends
+            seen.until(partial(ends.__contains__, 0))
+            consumer.commit(asynchronous=False)
+            rig.grow(2)
+            rig.produce(1, 3)
+            grown.append((rig, seen, is_read_from_start))
+        began = time.monotonic()
+        while not all(1 in seen.ends for _, seen, _ in grown):
+            late = [vars(seen) for _, seen, _ in grown if 1 not in seen.ends]
+            assert time.monotonic() < began + REFRESH_SECONDS + SECONDS_MAX, late
+            for _, seen, _ in grown:
+                seen.poll(0.01)
+        for rig, seen, is_read_from_start in grown:
+            rig.produce(0)
+            rig.produce(1)
+            seen.until(partial(_has_ends, seen))
+            assert seen.errors == []
+            assert seen.offsets == {
+                0: list(range(COMMITTED, RECORDS + 1)),
+                1: list(range(0 if is_read_from_start else 3, 4)),
+            }
+
+
+def _has_ends(seen: Seen) -> bool:
+    return all(seen.offsets.get(one, [-1])[-1] == end for one, end in ENDS.items())
 
 
 def test_the_ends_of_a_log_are_those_of_sound_responses(clean: BrokerUnderTest) -> None:

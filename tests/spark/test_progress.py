@@ -153,7 +153,7 @@ def test_the_log_removes_itself_when_the_program_ends(
     removed: list[Any] = []
     log = ProgressLog()
     streams = SimpleNamespace(removeListener=removed.append)
-    monkeypatch.setattr(ProgressLog, "spark", SimpleNamespace(streams=streams))
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", SimpleNamespace(streams=streams))
     monkeypatch.setattr(SparkContext, "_active_spark_context", context)
     _remove(weakref.ref(log))
     assert removed == ([] if context is None else [log])

@@ -46,8 +46,13 @@ class RefusalLog:
         while self._logged:
             self._forget(next(iter(self._logged)))
 
-    def heartbeat(self, group: str, client: str, refused: Refused) -> None:
-        """Log a refused heartbeat or join of a group. Malformed requests are warnings."""
+    def log_member(self, group: str, client: str, refused: Refused) -> None:
+        """Log a refused request of a member of a group. Malformed requests are warnings.
+
+        A member that is to join again as its group rebalances is not logged: it did nothing wrong.
+        """
+        if refused.why is Why.REBALANCE_IN_PROGRESS:
+            return
         level = logging.WARNING if refused.why is Why.INVALID_REQUEST else logging.INFO
         self.refused(f"group {group}", client, refused.message, level=level)
 
@@ -60,7 +65,8 @@ class RefusalLog:
             reason: the rule, as the response has it.
             level: of `logging`.
         """
-        key, now = (subject, client, reason), self._clock.mono()
+        key = subject[:_TEXT_MAX], client, reason[:_TEXT_MAX]
+        now = self._clock.mono()
         known = self._logged.get(key)
         if known is not None and elapsed_ms(known.at, now) < _PAUSE_MS:
             known.left_out += 1
@@ -70,7 +76,7 @@ class RefusalLog:
         if len(self._logged) >= _KEYS_MAX:
             self._forget(next(iter(self._logged)))
         self._logged[key] = _Logged(now, level)
-        log.log(level, "%s: refused %s: %s", subject, client, reason[:_TEXT_MAX])
+        log.log(level, "%s: refused %s: %s", *key)
 
     def report(self) -> None:
         """Log how many refusals were left out in minutes that are over."""
@@ -86,7 +92,7 @@ class RefusalLog:
             subject, client, reason = key
             log.log(
                 known.level, "%s: refused %s %d more times: %s",
-                subject, client, known.left_out, reason[:_TEXT_MAX],
+                subject, client, known.left_out, reason,
             )  # fmt: skip
 
     async def _report_on(self) -> None:

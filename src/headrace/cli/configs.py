@@ -20,6 +20,7 @@ from headrace.cli.connect import (
     Json,
     Version,
     connect,
+    require_address,
 )
 from headrace.cli.ending import Trouble, ending
 from headrace.cli.properties import load
@@ -56,6 +57,7 @@ def register(app: typer.Typer) -> None:
 
 
 def configs(
+    context: typer.Context,
     bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
     entity_type: Annotated[
         str | None, typer.Option(help=f"What has the settings: {', '.join(_TYPES)}.")
@@ -91,7 +93,7 @@ def configs(
 ) -> None:
     """Describe or change settings of topics, brokers and groups; options are kafka-configs'.
 
-    headrace configs --alter --topic orders --add-config "retention.ms=1000,cleanup.policy=compact"
+    headrace configs --bootstrap-server host:9092 --alter --topic t --add-config retention.ms=1000
     """
     with ending("configs"):
         if describe == alter:
@@ -107,6 +109,8 @@ def configs(
                 "At least one of --add-config, --add-config-file, or --delete-config must be "
                 "specified with --alter"
             )
+        if alter:
+            require_address(context, "--alter")  # retention.ms=1 deletes records
         with connect(bootstrap_server, command_config) as cluster:
             if describe:
                 _describe(cluster, entity, everything=all_, as_json=as_json)

@@ -14,6 +14,7 @@ from headrace.core.share_words import NAME_BYTES_MAX
 from headrace.core.types import MemberId
 
 _REGEX_BYTES_MAX = 32_767  # what a string in a record's key has room for
+_WITHOUT_ID = frozenset({JOINING, LEAVING_FOR_NOW})  # epochs in which version 0 needs no member id
 
 
 def check_beat(beat: ConsumerBeat, limits: ConsumerLimits) -> Refused | None:
@@ -35,7 +36,7 @@ def check_beat(beat: ConsumerBeat, limits: ConsumerLimits) -> Refused | None:
 def _empty(beat: ConsumerBeat) -> str | None:
     fields = (
         ("GroupId", beat.group),
-        ("MemberId", beat.member or (beat.new_id if beat.epoch == JOINING else NOBODY)),
+        ("MemberId", beat.member or (beat.new_id if beat.epoch in _WITHOUT_ID else NOBODY)),
         ("InstanceId", beat.instance),
         ("RackId", beat.rack),
     )

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -31,6 +32,7 @@ from headrace.client.offsets import TopicPartition
 LOG = logging.getLogger(__name__)
 
 _VERSION = 1
+_LAST_EVENT_MS = 2_000  # after which a program ends all the same
 Nested = Mapping[str, Mapping[str, int]]
 
 
@@ -170,10 +172,14 @@ class ProgressLog(StreamingQueryListener):
 def _remove(listener: "weakref.ref[ProgressLog]") -> None:
     """Remove a listener from its session, if both are still there."""
     known, context = listener(), SparkContext._active_spark_context
-    session = getattr(known, "spark", None)
+    # PySpark notes the session of a listener in Spark Connect alone.
+    session = getattr(known, "spark", None) or SparkSession._instantiatedSession
     if known is not None and context is not None and session is not None:
         with contextlib.suppress(Exception):  # whatever is broken at the end is of no interest
             session.streams.removeListener(known)
+            # Spark may be telling it of an event, which takes many calls into this process.
+            jvm: Any = context._jsc
+            jvm.sc().listenerBus().waitUntilEmpty(_LAST_EVENT_MS)
 
 
 def _of_source(source: Any) -> Standing | None:

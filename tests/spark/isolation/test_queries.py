@@ -18,12 +18,13 @@ GROUP = "g"
 BAD = (7, 8, 41)
 
 ONE_TRY = """
-import os, signal, sys
+import os, signal, sys, time
 from pyspark.errors import StreamingQueryException
-from headrace.spark import acknowledge, each_record, local_session, register
+from headrace.spark import ProgressLog, acknowledge, each_record, local_session, register
 
 servers, checkpoint, sunk = sys.argv[1:]
 spark = local_session("tries tasks once", "local[2]")
+spark.streams.addListener(ProgressLog())
 register(spark)
 rows = (
     spark.readStream.format("headrace")
@@ -54,6 +55,11 @@ except StreamingQueryException:
 else:
     sys.exit("the worker died, and the query did not")
 writer.start().awaitTermination()
+# The program ends while a query runs: whoever still listens then has Spark print traces.
+running = spark.readStream.format("rate").load().writeStream.format("noop").start()
+while running.lastProgress is None:
+    time.sleep(0.01)
+print("the program ends", file=sys.stderr)
 """
 
 
@@ -132,6 +138,8 @@ def test_a_query_that_died_of_a_record_gets_past_it_when_started_again(
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
     assert "a record that ends its Python worker stops the query" in run.stderr
+    at_exit = run.stderr.partition("the program ends")[2]
+    assert "py4j" not in at_exit.lower(), at_exit
     good = produced.spark.read.json(str(sunk)).collect()
     assert sorted(row.text for row in good) == sorted(
         f"value {number}" for number in range(60) if number not in BAD

@@ -9,7 +9,13 @@ from headrace.broker.group_memory import SMALL_BYTES
 from headrace.broker.partitions import uuid_text
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
-from headrace.core.consumer_words import JOINING, Beaten, ConsumerBeat, Partitions
+from headrace.core.consumer_words import (
+    JOINING,
+    LEAVING_FOR_NOW,
+    Beaten,
+    ConsumerBeat,
+    Partitions,
+)
 from headrace.core.errors import Refused
 from headrace.core.group_words import NOBODY
 from headrace.core.types import MemberId, TopicPartition, by_topic
@@ -29,7 +35,7 @@ async def handle(request: Request, services: Services) -> Answer:
     if answer is None:
         answer = await services.groups.ask(command.group, command)
     if isinstance(answer, Refused):
-        services.refusals.heartbeat(command.group, request.asked_by(command.member), answer)
+        services.refusals.log_member(command.group, request.asked_by(command.member), answer)
         return {
             "error_code": error_code(answer),
             "error_message": answer.message,
@@ -50,8 +56,9 @@ async def handle(request: Request, services: Services) -> Answer:
 
 def _command(request: Request, services: Services) -> ConsumerBeat:
     message = request.message()
-    is_new = message.member_epoch == JOINING and not message.member_id
-    needs_id = is_new and request.version < _CLIENT_MAKES_ID_SINCE
+    # As in Kafka, a static member that leaves for now may leave its id out, too.
+    has_none = message.member_epoch in {JOINING, LEAVING_FOR_NOW} and not message.member_id
+    needs_id = has_none and request.version < _CLIENT_MAKES_ID_SINCE
     topics, owned = message.subscribed_topic_names, message.topic_partitions
     return ConsumerBeat(
         message.group_id,

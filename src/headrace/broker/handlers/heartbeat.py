@@ -15,4 +15,7 @@ async def handle(request: Request, services: Services) -> Answer:
         getattr(message, "group_instance_id", None),
         message.generation_id,
     )
-    return {"error_code": error_code(await services.groups.ask(command.group, command))}
+    refused = await services.groups.ask(command.group, command)
+    if refused is not None:
+        services.refusals.log_member(command.group, request.asked_by(command.member), refused)
+    return {"error_code": error_code(refused)}

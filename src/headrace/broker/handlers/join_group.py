@@ -25,7 +25,7 @@ async def handle(request: Request, services: Services) -> Answer:
     if isinstance(answer, IdRequired):
         return _refusal(Code.MEMBER_ID_REQUIRED, answer.member, request.version)
     if isinstance(answer, Refused):
-        services.refusals.heartbeat(command.group, request.asked_by(command.member), answer)
+        services.refusals.log_member(command.group, request.asked_by(command.member), answer)
         code = error_code(answer)
         member = MemberId("") if code is Code.GROUP_MAX_SIZE_REACHED else command.member
         return _refusal(code, member, request.version)

@@ -1,11 +1,12 @@
 """LeaveGroup (13): members go, of their own or because an administrator removes them (KIP-345)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
-from headrace.core.errors import Refused
+from headrace.core.errors import Refused, Why
 from headrace.core.group_words import Leave, Leaver
 from headrace.core.types import MemberId
 
@@ -16,7 +17,9 @@ _PORTION = 200  # members in one command: some milliseconds
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     if not message.group_id:
-        return {"error_code": Code.INVALID_GROUP_ID, "members": ()}
+        refused = Refused(Why.INVALID_GROUP, "The group id is empty.")
+        services.refusals.log_member("", request.asked_by(), refused)
+        return {"error_code": error_code(refused), "members": ()}
     if request.version < _SEVERAL_SINCE:
         leavers: tuple[Leaver, ...] = (Leaver(MemberId(message.member_id)),)
     else:
@@ -28,8 +31,10 @@ async def handle(request: Request, services: Services) -> Answer:
         command = Leave(message.group_id, leavers[first : first + _PORTION])
         reply = await services.groups.ask(message.group_id, command)
         if isinstance(reply, Refused):
+            services.refusals.log_member(message.group_id, request.asked_by(), reply)
             return {"error_code": error_code(reply), "members": ()}
         answers += reply
+    _log(message.group_id, leavers, answers, request, services)
     if request.version < _SEVERAL_SINCE:
         return {"error_code": error_code(answers[0])}
     return {
@@ -43,3 +48,17 @@ async def handle(request: Request, services: Services) -> Answer:
             for leaver, answer in zip(leavers, answers, strict=True)
         ],
     }
+
+
+def _log(
+    group: str, leavers: Sequence[Leaver], answers: Sequence[Refused | None], request: Request,
+    services: Services,
+) -> None:  # fmt: skip
+    """Log the first member of each reason: a request may name any number of members."""
+    first: dict[Why, tuple[Leaver, Refused]] = {}
+    for leaver, answer in zip(leavers, answers, strict=True):
+        if answer is not None:
+            first.setdefault(answer.why, (leaver, answer))
+    for leaver, refused in first.values():
+        client = request.asked_by(leaver.member or leaver.instance or "")
+        services.refusals.log_member(group, client, refused)

@@ -46,7 +46,7 @@ def handle(request: Request, services: Services) -> Answering:
     later = Later()
 
     def tell(reply: Any) -> None:
-        codes = _codes(reply, len(good), request)
+        codes = _codes(reply, len(good), message, request, services)
         for (key, partition), code in zip(good, codes, strict=True):
             told.setdefault(key, []).append((partition, code))
         # The meter is marked for each committed offset, also one that was overtaken (KIP-496).
@@ -92,11 +92,11 @@ async def _large(request: Request, services: Services) -> Raw:
         if good and refused is None:
             waiting.append((good, _submitted(message, offsets, request, services)))
     if refused is not None:
-        codes = _codes(refused, len(good), request)
+        codes = _codes(refused, len(good), message, request, services)
         async for (key, partition), code in budgets.portions(zip(good, codes, strict=True), _TOLD):
             told.setdefault(key, []).append((partition, code))
     for good, reply in waiting:
-        codes = _codes(await reply, len(good), request)
+        codes = _codes(await reply, len(good), message, request, services)
         for (key, partition), code in zip(good, codes, strict=True):
             told.setdefault(key, []).append((partition, code))
         await asyncio.sleep(0)
@@ -165,9 +165,12 @@ def _command(message: CommitRequest, offsets: list[Offset], request: Request) ->
     )
 
 
-def _codes(reply: Any, count: int, request: Request) -> list[Code]:
+def _codes(
+    reply: Any, count: int, message: CommitRequest, request: Request, services: Services
+) -> list[Code]:
     if not isinstance(reply, Refused):
         return [error_code(one) for one in reply]
+    services.refusals.log_member(message.group, request.asked_by(message.member), reply)
     code = error_code(reply)
     if reply.why is Why.UNKNOWN_GROUP and request.version < _UNKNOWN_GROUP_SINCE:
         code = Code.ILLEGAL_GENERATION  # what clients of those versions expect

@@ -81,7 +81,7 @@ def _refused(
     message: Any, refused: Refused, request: Request, services: Services
 ) -> dict[str, Any]:
     client = request.asked_by(message.member_id)
-    services.refusals.heartbeat(message.group_id, client, refused)
+    services.refusals.log_member(message.group_id, client, refused)
     return _refusal(error_code(refused), refused.message)
 
 

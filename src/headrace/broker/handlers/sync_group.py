@@ -4,7 +4,7 @@ from headrace.broker.errors import Code, error_code
 from headrace.broker.group_memory import SMALL_BYTES
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
-from headrace.core.errors import Refused
+from headrace.core.errors import Refused, Why
 from headrace.core.group_words import Sync, Synced
 from headrace.core.types import MemberId
 
@@ -12,11 +12,25 @@ _PROTOCOL_SINCE = 5
 
 
 async def handle(request: Request, services: Services) -> Answer:
+    answer = await _answer(request, services)
+    if isinstance(answer, Refused):
+        message = request.message()
+        services.refusals.log_member(message.group_id, request.asked_by(message.member_id), answer)
+        return {"error_code": error_code(answer), "assignment": b""}
+    return {
+        "error_code": Code.NONE,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol,
+        "assignment": answer.assignment,
+    }
+
+
+async def _answer(request: Request, services: Services) -> Synced | Refused:
     message = request.message()
     protocol_type = getattr(message, "protocol_type", None)
     protocol = getattr(message, "protocol_name", None)
     if request.version >= _PROTOCOL_SINCE and None in (protocol_type, protocol):
-        return {"error_code": Code.INCONSISTENT_GROUP_PROTOCOL, "assignment": b""}
+        return Refused(Why.INCONSISTENT_PROTOCOL, "ProtocolType and ProtocolName can't be null.")
     command = Sync(
         message.group_id,
         MemberId(message.member_id),
@@ -31,14 +45,7 @@ async def handle(request: Request, services: Services) -> Answer:
     if size > SMALL_BYTES:  # small ones are part of what the join was admitted with
         refused = services.group_memory.admit_member(command.group, command.member, size)
         if refused is not None:
-            return {"error_code": error_code(refused), "assignment": b""}
+            return refused
     answer = await services.groups.ask_and_wait(command)
-    if isinstance(answer, Refused):
-        return {"error_code": error_code(answer), "assignment": b""}
-    assert isinstance(answer, Synced)
-    return {
-        "error_code": Code.NONE,
-        "protocol_type": answer.protocol_type,
-        "protocol_name": answer.protocol,
-        "assignment": answer.assignment,
-    }
+    assert isinstance(answer, Synced | Refused)
+    return answer
