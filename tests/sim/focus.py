@@ -16,7 +16,9 @@ Focus = dict[str, Any]
 SEEDS_MAX = 200  # that a search tries; a focus shows its bug within some ten
 
 _FLAGS = frozenset(one.name for one in fields(Options) if one.type in (bool, "bool"))
-CALM: Focus = dict.fromkeys(_FLAGS, False) | {"fsync": True, "shards": 1, "partitions": 1}
+CALM: Focus = dict.fromkeys(_FLAGS, False) | {
+    "fsync": True, "shards": 1, "partitions": 1, "in_flight": 1,
+}  # fmt: skip
 QUEUES: Focus = {
     **CALM, "queues": True, "groups": 1, "members": 3, "leases": 0, "seconds": 4, "lock_ms": 1000,
     "limit": 3, "updates_per_snapshot": 1,
@@ -28,6 +30,7 @@ RECORDS: Focus = {
 }  # fmt: skip
 GROUPS: Focus = {**RECORDS, "producers": 1, "members": 3, "seconds": 4}
 QUIET: Focus = {**RECORDS, "producers": 1, "members": 1, "seconds": 1, "stays": True}
+PIPELINES: Focus = {**RECORDS, "in_flight": 5, "members": 1, "seconds": 4}
 CRASHES: Focus = {"kills": True, "stops": True}
 UNSYNCED: Focus = {"fsync": False, "power_cuts": True}
 # Every actor and every fault at once, for tests of the simulator itself.

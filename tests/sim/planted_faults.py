@@ -253,7 +253,7 @@ def calm(seed: int, **changes: Any) -> Options:
     )  # fmt: skip
     small: dict[str, Any] = {
         "records": True, "fsync": True, "seconds": 2, "producers": 2, "members": 1,
-        "consumers": (), "segment_bytes": 1024, "power_cut_fates": (WHOLE,),
+        "consumers": (), "segment_bytes": 1024, "power_cut_fates": (WHOLE,), "in_flight": 1,
     }  # fmt: skip
     return dataclasses.replace(drawn, **(quiet | small | changes))
 

@@ -89,6 +89,25 @@ def four_batches_are_remembered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(producers, "_OLDER_BYTES_MAX", 3 * producers._BATCH.size)
 
 
+def only_the_newest_batch_is_a_duplicate(patch: pytest.MonkeyPatch) -> None:
+    """A batch that is sent again is compared with the newest one of its producer."""
+    patch.setattr(producers, "_OLDER_BYTES_MAX", 0)
+    sound = Producers._remember
+
+    def wrong(self: Producers, producer_id: int, *args: Any, **settings: Any) -> None:
+        known = self._by_id.get(producer_id)
+        if known is not None:
+            self._by_id[producer_id] = known._replace(batches=b"")
+        sound(self, producer_id, *args, **settings)
+
+    patch.setattr(Producers, "_remember", wrong)
+
+
+def batches_behind_a_failed_one_are_appended(patch: pytest.MonkeyPatch) -> None:
+    """A batch is appended although the one before it, in flight with it, was not."""
+    gaps_are_accepted(patch)
+
+
 def producers_forgotten_in_recovery(patch: pytest.MonkeyPatch) -> None:
     """A start after a crash knows no idempotent producer."""
     sound = Opening.open

@@ -240,7 +240,9 @@ FURTHER: list[Rule] = [
         Compaction | a tombstone stays for delete.retention.ms, and deletes what is before it
             tombstones_go_at_once tombstones_delete_later_values
         KIP-98 | the last five batches of a producer are known
-            four_batches_are_remembered
+            four_batches_are_remembered only_the_newest_batch_is_a_duplicate
+        KIP-98 | batches of a producer that are in flight together stay in order
+            batches_behind_a_failed_one_are_appended
         KIP-98 | epochs and producer ids
             old_epochs_may_write producer_ids_given_twice
         Logs | recovery keeps whole batches

@@ -1,14 +1,17 @@
 """Whole histories: a seed is one history, a sound broker passes, every kind of fault happens."""
 
 import os
+from dataclasses import replace
+from functools import partial
 from threading import Thread
 
 import pytest
 
 from headrace.sim.world import Outcome, World
 
-from .digests import of_another_process
-from .focus import EVERY_ACTOR, EVERYTHING, LEASES, options
+from .digests import described_failure, of_another_process
+from .focus import EVERY_ACTOR, EVERYTHING, LEASES, RECORDS, history, options
+from .planted_records import headers_are_dropped
 
 SEEDS = int(os.environ.get("HEADRACE_SIM_SEEDS", "60"))
 PARTS = 10
@@ -61,8 +64,21 @@ def _note_kinds(told: list[str]) -> None:
 def test_no_promise_is_broken(part: int) -> None:
     for seed in _part(SEEDS, part):
         outcome = _run(seed)
-        assert outcome.failures == (), f"headrace sim --seed {seed}"
+        if outcome.failures:
+            pytest.fail(described_failure(World(seed).run, outcome))
         assert outcome.events.total > 100
+
+
+def test_a_failing_seed_is_run_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    headers_are_dropped(monkeypatch)
+    run = partial(history, 0, RECORDS)
+    outcome = run()
+    assert outcome.failures
+    described = described_failure(run, outcome)
+    assert described.startswith("headrace sim --seed 0: a second run has the same steps\n")
+    assert all(failure in described for failure in outcome.failures)
+    other = described_failure(lambda: replace(outcome, digest=""), outcome)
+    assert "a second run has other steps" in other
 
 
 def test_a_seed_is_one_history_also_in_another_process() -> None:

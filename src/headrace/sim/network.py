@@ -1,14 +1,17 @@
 """The network between clients and the broker: it delays, and loses what is on its way.
 
 A request carries its auditor's view with it: `let_out` is called with the decoded answer at the
-moment it leaves the broker, whether or not it arrives.
+moment it leaves the broker, whether or not it arrives. A client may have several requests in flight
+on a connection: they arrive, and their responses are read, in the order of the calls.
 """
 
 import asyncio
+import itertools
 import struct
+from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headrace.sim.loop import VirtualLoop
 from headrace.sim.process import Process
@@ -22,7 +25,7 @@ _SIZE = struct.Struct(">i")
 _HEAD = struct.Struct(
     ">ihhihb"
 )  # size, key, version, correlation id, no client id, no tagged fields
-_RESPONSE_HEAD_BYTES = 8  # size, correlation id
+_RESPONSE_HEAD = struct.Struct(">ii")  # size, correlation id
 _API_VERSIONS = 18
 _TAGGED_FIELDS_BYTES = 1  # of a head without any
 _CUT_REQUESTS = 0.15  # of those that are sent in pieces
@@ -33,6 +36,19 @@ LetOut = Callable[[Any], None]
 
 class Lost(Exception):
     """The connection broke: what was asked may have been done, or not."""
+
+
+class _Unanswered(NamedTuple):
+    """A request in flight.
+
+    Attributes:
+        answered: called with the body of the response, when it leaves the broker.
+        waiting: its result is the response; nobody may wait any more.
+    """
+
+    correlation_id: int
+    answered: Callable[[memoryview], None]
+    waiting: asyncio.Future[Any]
 
 
 class Surroundings(Protocol):
@@ -71,8 +87,9 @@ class Connection:
         self._world = world
         self._rng = rng
         self._arrived = bytearray()
-        self._answered: Callable[[memoryview], None] | None = None
-        self._waiting: asyncio.Future[Any] | None = None
+        self._unanswered = deque[_Unanswered]()
+        self._correlation_ids = itertools.count(1)
+        self._sending, self._reading = asyncio.Lock(), asyncio.Lock()
         self.sent_us = 0  # when the last request began to leave
         process = world.process
         if process is None or not process.is_up:
@@ -109,31 +126,35 @@ class Connection:
         *,
         is_flexible: bool = True,
     ) -> Any:
-        await self._travel(self._delay())
-        if not self.is_open:
-            raise Lost
-        waiting = self._waiting = asyncio.get_running_loop().create_future()
+        async with self._sending:
+            await self._travel(self._delay())
+            if not self.is_open:
+                raise Lost
+            waiting = asyncio.get_running_loop().create_future()
 
-        def answered(data: memoryview) -> None:
-            is_tagged = is_flexible and key != _API_VERSIONS  # its response header is always 0
-            answer = decode(data[_TAGGED_FIELDS_BYTES:] if is_tagged else data)
-            let_out(answer)
-            if self._world.loses_answer(self._rng):
-                self.close()
-            elif not waiting.done():
-                waiting.set_result(answer)
+            def answered(data: memoryview) -> None:
+                is_tagged = is_flexible and key != _API_VERSIONS  # its response header is always 0
+                answer = decode(data[_TAGGED_FIELDS_BYTES:] if is_tagged else data)
+                let_out(answer)
+                if self._world.loses_answer(self._rng):
+                    self.close()
+                elif not waiting.done():
+                    waiting.set_result(answer)
 
-        self._answered = answered
-        head_bytes = _HEAD.size - (0 if is_flexible else _TAGGED_FIELDS_BYTES)
-        head = _HEAD.pack(head_bytes - _SIZE.size + len(body), key, version, 1, -1, 0)[:head_bytes]
-        self.sent_us = self._world.loop.now_us
-        if self._world.is_rough(self._rng):
-            await self._send_in_pieces(head + body)
-        else:
-            self._wire.carry(head + body)
+            number = next(self._correlation_ids)
+            self._unanswered.append(_Unanswered(number, answered, waiting))
+            head_bytes = _HEAD.size - (0 if is_flexible else _TAGGED_FIELDS_BYTES)
+            size = head_bytes - _SIZE.size + len(body)
+            head = _HEAD.pack(size, key, version, number, -1, 0)[:head_bytes]
+            self.sent_us = self._world.loop.now_us
+            if self._world.is_rough(self._rng):
+                await self._send_in_pieces(head + body)
+            else:
+                self._wire.carry(head + body)
         answer = await waiting
-        is_slow = self._world.is_rough(self._rng)
-        await self._travel(self._rng.choice(_SLOW_SECONDS) if is_slow else self._delay())
+        async with self._reading:
+            is_slow = self._world.is_rough(self._rng)
+            await self._travel(self._rng.choice(_SLOW_SECONDS) if is_slow else self._delay())
         return answer
 
     async def _send_in_pieces(self, data: bytes | bytearray) -> None:
@@ -167,11 +188,17 @@ class Connection:
             return
         self._world.loop.deliveries += 1
         self._arrived += data
-        (size,) = _SIZE.unpack_from(self._arrived)
-        if len(self._arrived) == _SIZE.size + size and self._answered is not None:
-            whole, self._arrived = memoryview(self._arrived), bytearray()
+        while len(self._arrived) >= _RESPONSE_HEAD.size and self._unanswered:
+            size, correlation_id = _RESPONSE_HEAD.unpack_from(self._arrived)
+            if len(self._arrived) < _SIZE.size + size:
+                return
+            whole = memoryview(bytes(self._arrived[: _SIZE.size + size]))
+            del self._arrived[: _SIZE.size + size]
+            request = self._unanswered[0]
             self._world.look_at_shards()
-            self._answered(whole[_RESPONSE_HEAD_BYTES:])
+            assert correlation_id == request.correlation_id, "responses have the order of requests"
+            request.answered(whole[_RESPONSE_HEAD.size :])  # which may end the connection
+            self._unanswered.popleft()
 
     def close(self) -> None:
         """Hang up, or be cut off: the broker notices."""
@@ -185,10 +212,10 @@ class Connection:
             self._ended()
         self.is_open = False
         self._world.connections.pop(self, None)
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(Lost())
-            self._waiting.exception()  # nobody may wait any more
-        self._waiting = None
+        for request in self._unanswered:
+            if not request.waiting.done():
+                request.waiting.set_exception(Lost())
+                request.waiting.exception()  # nobody may wait any more
 
     def _delay(self) -> float:
         return self._rng.choice((0.0, 0.0002, 0.001, 0.004))

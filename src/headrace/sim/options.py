@@ -18,6 +18,7 @@ _CLEANER_MS, _OFFSETS_CHECK_MS = 300, 2000
 CONSUMER_SESSION_MS, CONSUMER_SESSION_MS_MAX = 3000, 4500
 OFFSETS_RETENTION_MINUTES = 1
 _RETENTION_CHECK_MS, _RETENTION_MS = 400, 1200
+IN_FLIGHT_MAX = 5  # as stock idempotent producers have
 UNREAD_MS = 1500  # after which a peer that reads nothing is disconnected
 
 
@@ -86,6 +87,7 @@ class Options:
     counts_work: bool = False  # every step of the broker is measured against the bound
     share_off: bool = False  # share groups are switched off; only without queues
     seeks: bool = False  # a reader that looks up records by time
+    in_flight: int = 1  # most requests that an idempotent producer has in flight
     points: tuple[str, ...] = ()  # of rare behaviours that are always chosen, with `buggifies`
     kills_at: tuple[str, ...] = ()  # rare behaviours amid which the broker is killed at times
 
@@ -167,6 +169,7 @@ class Options:
             share_off=rng.random() < 0.3 and not self.queues,
             seeks=rng.random() < 0.3,
             power_cuts=maybe() if self.queues and not self.fsync else self.power_cuts,
+            in_flight=rng.randint(1, IN_FLIGHT_MAX),
         )
 
     def config(self) -> Config:

@@ -1,9 +1,11 @@
 """Idempotent producers, keyed producers, and an administrator of the topics that they write to.
 
-A producer sends a batch to a partition again until it is answered. At times it sends up to four
-batches before it again, too, as a client of Kafka does that had five in flight when it lost their
-responses: each has to be acknowledged at its old offset. It also sends what a broken client would:
-batches that were acknowledged long ago, gaps in the sequence, and epochs that were replaced.
+A producer has one to five requests in flight on its connection. What is not acknowledged it sends
+again from the first such batch on, in order, as librdkafka and the Java client do; a refusal with
+OUT_OF_ORDER_SEQUENCE is expected behind a batch that is not acknowledged yet, and nowhere else. A
+producer with one request in flight at times also repeats up to four batches before it: each has to
+be acknowledged at its old offset. Producers also send what a broken client would: batches that were
+acknowledged long ago, gaps in the sequence, and epochs that were replaced.
 """
 
 import asyncio
@@ -15,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.sim.actor import Actor
 from headrace.sim.consumers import look_up
 from headrace.sim.facts import Asked, Mark, Place
-from headrace.sim.network import Connection
+from headrace.sim.loop import OUTSIDE
+from headrace.sim.network import Connection, Lost
 from headrace.wire import batches
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ _HEADERS = ((), (), (), (("trace", b"1"),), (("trace", None), ("", b""), ("trace
 _REPEATS = 0.5  # of the batches without a response: those before it are repeated, too
 _MISUSE = 0.15
 _TOMBSTONES = 0.15
+_SINGLY = 0.3  # of the producers send one batch again and wait, as the Java client does
+_ELSEWHERE = 0.3  # of the batches of a turn are for another partition than the one before
 
 Pair = tuple[bytes | None, bytes | None]
 
@@ -51,16 +56,39 @@ class _Batch:
     data: bytes
     offset: int = -1
     asked: Asked | None = None
+    is_in_flight: bool = False
+
+    @property
+    def end(self) -> int:
+        """Return the sequence of the next batch."""
+        return self.sequence + len(self.pairs)
 
 
 @dataclass(slots=True)
 class _Stream:
-    """What a producer has sent to one partition."""
+    """What a producer has sent to one partition.
+
+    Attributes:
+        sequence: the end of the batches that are acknowledged.
+        number: of the next record.
+        pending: batches that are not acknowledged, in their order.
+        done: the latest batches that are.
+    """
 
     sequence: int = 0
     number: int = 0
-    pending: _Batch | None = None
+    pending: list[_Batch] = field(default_factory=list)
     done: deque[_Batch] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    @property
+    def next_sequence(self) -> int:
+        """Return the sequence of the next new batch."""
+        return self.pending[-1].end if self.pending else self.sequence
+
+    @property
+    def unsent(self) -> list[_Batch]:
+        """Return the batches to send again; none while others of the stream are in flight."""
+        return [] if any(one.is_in_flight for one in self.pending) else self.pending
 
 
 class IdempotentProducer(Actor):
@@ -99,14 +127,14 @@ class IdempotentProducer(Actor):
             return
         place = self._rng.choice(self._places)
         stream = self._streams.setdefault(place, _Stream())
-        if stream.pending is not None:
+        if stream.pending:
             await self._repeat_before(connection, place, stream)
-            await self._send(connection, place, stream, stream.pending)
+            await self._send(connection, place, stream, stream.pending[0])
         elif self._world.options.misuses and self._rng.random() < _MISUSE:
             await self._misuse(connection, place, stream)
         else:
-            stream.pending = self._batch(place, stream)
-            await self._send(connection, place, stream, stream.pending)
+            stream.pending.append(self._batch(place, stream))
+            await self._send(connection, place, stream, stream.pending[0])
 
     async def _init(self, connection: Connection) -> None:
         def let_out(answer: Any) -> None:
@@ -123,7 +151,8 @@ class IdempotentProducer(Actor):
         if answer.error_code == 0:
             self._id, self._epoch = answer.producer_id, answer.producer_epoch
             for stream in self._streams.values():
-                stream.sequence, stream.pending = 0, None
+                stream.sequence = 0
+                stream.pending.clear()
                 stream.done.clear()
 
     def _batch(self, place: Place, stream: _Stream, *, skip: int = 0) -> _Batch:
@@ -137,7 +166,7 @@ class IdempotentProducer(Actor):
             pairs.append((key, None if is_tombstone else f"{self.name}:{number}".encode()))
         now = self._world.clock.wall()
         self._world.records.stamping(place, self._world.clock.behind_ms)
-        sequence = stream.sequence + skip
+        sequence = stream.next_sequence + skip
         draw = self._marks.choice
         marks: list[Mark] = [(now + draw(_SHIFTS_MS), draw(_HEADERS)) for _ in pairs]
         data = batches.build(
@@ -177,9 +206,11 @@ class IdempotentProducer(Actor):
         self._step_done(f"{len(batch.pairs)} to {_at(place)} #{batch.sequence}: {code} @{offset}")
         if code == 0:
             batch.offset = offset
-            stream.pending = None
-            stream.sequence = batch.sequence + len(batch.pairs)
+            stream.pending.remove(batch)
+            stream.sequence = max(stream.sequence, batch.end)
             stream.done.append(batch)
+        elif code == _OUT_OF_ORDER and batch is not stream.pending[0]:
+            pass  # it is sent again behind the first one
         elif code in (_OUT_OF_ORDER, _OLD_EPOCH):
             if self._lost_at == self._world.losses:
                 self._world.records_broken(
@@ -258,14 +289,14 @@ class IdempotentProducer(Actor):
     async def _use_old_epoch(self, connection: Connection, place: Place, stream: _Stream) -> None:
         """Replace the epoch, write with the new one, then send with the old one."""
         old = self._epoch
-        if any(one.pending is not None for one in self._streams.values()):
+        if any(one.pending for one in self._streams.values()):
             return
         self._epoch += 1  # as a client does that lost track of its sequence (KIP-360)
         for one in self._streams.values():
             one.sequence = 0
             one.done.clear()
-        stream.pending = self._batch(place, stream)
-        await self._send(connection, place, stream, stream.pending)
+        stream.pending.append(self._batch(place, stream))
+        await self._send(connection, place, stream, stream.pending[0])
         if not stream.sequence:
             return  # it is not acknowledged, so that the old epoch may still be the newest
         new, self._epoch = self._epoch, old
@@ -303,6 +334,106 @@ class IdempotentProducer(Actor):
 
     def _broken(self, what: str) -> None:
         self._world.records_broken(f"{self.name}: {what}")
+
+
+class PipelinedProducer(IdempotentProducer):
+    """An idempotent producer with several requests in flight on its connection."""
+
+    _pause = (0.0, 0.2)
+
+    def __init__(
+        self, world: "World", name: str, places: list[Place], keyed: frozenset[Place]
+    ) -> None:
+        super().__init__(world, name, places, keyed)
+        self._window = Random(f"{world.seed}/{name}/window")
+        self._resends_singly = self._window.random() < _SINGLY
+        self._in_flight: dict[asyncio.Task[None], None] = {}  # an ordered set
+
+    async def run(self) -> None:
+        """Send batches until the faults are over; each connection begins with what is pending."""
+        world = self._world
+        while not world.is_quiet:
+            try:
+                connection = Connection(world, self._rng)
+                while not world.is_quiet:
+                    await asyncio.sleep(self._rng.uniform(*self._pause))
+                    await self._turn(connection)
+            except Lost:
+                await self._drain()
+                await asyncio.sleep(self._rng.uniform(*self._lost_pause))
+
+    async def _turn(self, connection: Connection) -> None:
+        """Send some batches, as far as the window allows."""
+        if not connection.is_open:
+            raise Lost
+        if self._lost_at != self._world.losses or self._id < 0:
+            await self._drain()
+            await super()._turn(connection)
+            return
+        place = self._rng.choice(self._places)
+        for _ in range(self._window.randint(1, self._world.options.in_flight)):
+            if self._window.random() < _ELSEWHERE:
+                place = self._rng.choice(self._places)
+            stream = self._streams.setdefault(place, _Stream())
+            if any(not one.is_in_flight for one in stream.pending):
+                await self._resend(connection, place, stream)
+            elif self._misuses(stream):
+                await self._misuse(connection, place, stream)
+            else:
+                stream.pending.append(self._batch(place, stream))
+                await self._begin(connection, place, stream, stream.pending[-1])
+            if self._id < 0:
+                return
+
+    def _misuses(self, stream: _Stream) -> bool:
+        is_on = self._world.options.misuses and not stream.pending
+        return is_on and self._rng.random() < _MISUSE
+
+    async def _resend(self, connection: Connection, place: Place, stream: _Stream) -> None:
+        """Send what is not acknowledged again, from the first batch on, in order.
+
+        The Java client waits for the response to the first one before it sends the others;
+        librdkafka sends all of them.
+        """
+        batches = stream.unsent
+        for batch in batches[: 1 if self._resends_singly else None]:
+            if self._id >= 0 and batch in stream.pending:
+                await self._begin(connection, place, stream, batch)
+
+    async def _begin(
+        self, connection: Connection, place: Place, stream: _Stream, batch: _Batch
+    ) -> None:
+        """Send a batch when the window allows it; its response is awaited apart."""
+        while len(self._in_flight) >= self._world.options.in_flight:
+            await asyncio.wait([*self._in_flight], return_when=asyncio.FIRST_COMPLETED)
+            self._forget_done()
+        if not connection.is_open:
+            raise Lost
+        if self._id < 0:
+            return  # a response had it that no batch of this id counts any more
+        batch.is_in_flight = True
+        task = self._world.loop.spawn(OUTSIDE, self._deliver(connection, place, stream, batch))
+        self._in_flight[task] = None
+
+    async def _deliver(
+        self, connection: Connection, place: Place, stream: _Stream, batch: _Batch
+    ) -> None:
+        try:
+            await self._send(connection, place, stream, batch)
+        except Lost:
+            pass  # the next connection begins with it
+        finally:
+            batch.is_in_flight = False
+
+    async def _drain(self) -> None:
+        """Wait for the responses to all requests in flight, or for the end of their connection."""
+        if self._in_flight:
+            await asyncio.wait([*self._in_flight])
+            self._forget_done()
+
+    def _forget_done(self) -> None:
+        for task in [one for one in self._in_flight if one.done()]:
+            del self._in_flight[task]
 
 
 class Deleter(Actor):

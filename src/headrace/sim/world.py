@@ -44,7 +44,7 @@ from headrace.sim.options import (
     Options,
 )
 from headrace.sim.process import Process, WorldClock
-from headrace.sim.record_actors import Deleter, IdempotentProducer, Seeker
+from headrace.sim.record_actors import Deleter, IdempotentProducer, PipelinedProducer, Seeker
 from headrace.sim.record_ending import RecordEnding
 from headrace.sim.resets import Resets
 from headrace.sim.resources import Reconfigurer
@@ -732,8 +732,9 @@ class World:
 
     def _record_actors(self) -> list[Any]:
         options, places = self.options, self.record_places()
+        producer = PipelinedProducer if options.in_flight > 1 else IdempotentProducer
         actors: list[Any] = [
-            IdempotentProducer(self, f"writer-{n}", places, frozenset({(TABLE, 0)}))
+            producer(self, f"writer-{n}", places, frozenset({(TABLE, 0)}))
             for n in range(options.producers)
         ]
         kinds = {"classic": ClassicReader, "consumer": ConsumerReader}
