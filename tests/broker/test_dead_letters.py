@@ -22,22 +22,26 @@ from headrace.core.share_group import Heartbeat
 from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareKey, Verdict
 from headrace.core.spans import Spans
 from headrace.core.types import MemberId, Span
+from headrace.log.os_disk import OsFile
 from headrace.wire import batches
 
 GROUP, MEMBER = "work", MemberId("member")
 REJECTED = [2, 3, 5, 8]
 
 
-async def process(folder: Path) -> Services:
+async def process(folder: Path, durability: str = "os") -> Services:
     """A broker's inside, as after a start; whoever had the folder before has died."""
-    services = open_services(Config.parse({}), folder, new_id=uuid4)
+    config = Config.parse({"headrace.durability": durability})
+    services = open_services(config, folder, new_id=uuid4)
     await services.start()
     return services
 
 
-async def prepared(folder: Path, dead_letter_topic: str = "dlq.jobs") -> Services:
+async def prepared(
+    folder: Path, dead_letter_topic: str = "dlq.jobs", durability: str = "os"
+) -> Services:
     """A broker with ten records acquired by one member."""
-    services = await process(folder)
+    services = await process(folder, durability)
     await services.topics.create(CreateTopic("jobs", uuid4(), 1, {}))
     jobs = services.partition("jobs", 0)
     assert jobs is not None
@@ -194,6 +198,48 @@ def test_failed_write_is_repeated_and_copies_nothing_twice(
 
     asyncio.run(work())
     assert "no space left" in caplog.text
+
+
+def test_copies_that_a_failed_sync_cuts_off_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the log is repaired the copies are still in the file, but they are not durable."""
+
+    async def work() -> None:
+        services = await prepared(tmp_path, durability="fsync")
+        configs = {"errors.deadletterqueue.group.enable": "true", "retention.ms": "-1"}
+        await services.topics.create(CreateTopic("dlq.jobs", uuid4(), 1, configs))
+        target = services.partition("dlq.jobs", 0)
+        assert target is not None
+        file, looks = target.log._segments.active.file, list[int]()
+        real_origins = dead_letter_copies.origins
+        monkeypatch.setattr(dead_letters, "_RETRY_SECONDS_MIN", 0.01)
+
+        def failing(real: Any) -> Any:
+            def change(changed: OsFile, *arguments: int) -> None:
+                if changed is file and not looks:
+                    raise OSError(5, "input/output error")
+                real(changed, *arguments)
+
+            return change
+
+        async def origins(partition: Any) -> Any:
+            looks.append(target.log.end_offset - target.log.durable_end)
+            return await real_origins(partition)
+
+        monkeypatch.setattr(OsFile, "sync", failing(OsFile.sync))
+        monkeypatch.setattr(OsFile, "truncate", failing(OsFile.truncate))
+        monkeypatch.setattr(dead_letters, "origins", origins)
+        await reject(services)
+        await settled(services)
+        async with asyncio.timeout(60):
+            while target.is_failing:  # noqa: ASYNC110  # it sets no event
+                await asyncio.sleep(0)
+        assert looks[0] == len(EXPECTED), "the copies are still in the file"
+        assert letters(services) == EXPECTED
+        await services.close()
+
+    asyncio.run(work())
 
 
 def test_spso_waits_for_a_topic_that_cannot_be_written_and_nobody_else_does(

@@ -45,9 +45,14 @@ _REMOVED = "cannot be had from the log any more"
 
 
 async def origins(partition: Partition) -> set[Origin]:
-    """What the copies in a partition are copies of."""
+    """Return what the copies in a partition are copies of, as far as these are durable.
+
+    A failed sync may still cut off the others, and they are written again.
+
+    Raises: OSError.
+    """
     found: set[Origin] = set()
-    offset, end = partition.log.start_offset, partition.log.end_offset
+    offset, end = partition.start_offset, partition.high_watermark
     loop = asyncio.get_running_loop()
     while (piece := _piece(partition, offset, end)) is not None:
         found |= await loop.run_in_executor(None, _origins, piece)
