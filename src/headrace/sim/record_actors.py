@@ -337,7 +337,12 @@ class IdempotentProducer(Actor):
 
 
 class PipelinedProducer(IdempotentProducer):
-    """An idempotent producer with several requests in flight on its connection."""
+    """An idempotent producer with several requests in flight on its connection.
+
+    The first batch of an id in a partition is acknowledged before the next one is sent: a broker
+    that does not know a producer takes any sequence as its first, as Kafka does, so a batch behind
+    one that failed would be accepted.
+    """
 
     _pause = (0.0, 0.2)
 
@@ -379,7 +384,7 @@ class PipelinedProducer(IdempotentProducer):
                 await self._resend(connection, place, stream)
             elif self._misuses(stream):
                 await self._misuse(connection, place, stream)
-            else:
+            elif stream.sequence or not stream.pending:
                 stream.pending.append(self._batch(place, stream))
                 await self._begin(connection, place, stream, stream.pending[-1])
             if self._id < 0:
