@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.core.types import WallMs
 from headrace.log.api import DamagedBlockError, Disk, File, OffsetOutOfRange, Slice
+from headrace.log.checksums import BLOCK_BITS
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.reading import STOPS_MAX
 from headrace.log.segments import SegmentedLog
@@ -377,4 +378,34 @@ def test_damage_between_two_entries_of_a_sound_index_rebuilds_nothing(
             log.read_bytes(offset, 1 << 20)
     assert list(segment.index.entries()) == entries
     assert "rebuilt" not in caplog.text
+    log.close()
+
+
+def test_what_lies_before_a_damaged_block_is_read(append: Append) -> None:
+    """However much a reader takes at a time: it would ask for the same bytes again and again."""
+    disk, step = MemoryDisk(), 1 << BLOCK_BITS
+    log = SegmentedLog(disk, FOLDER)
+    while log.end_offset < 12:
+        append(log, b"v", size=step // 4)
+    log.settle()
+    log.close()
+    path = f"{FOLDER}/{0:020}.log"
+    headers, data = batches.headers(disk.read(path)), bytearray(disk.read(path))
+    starts = [0]
+    for header in headers:
+        starts.append(starts[-1] + header.size)
+    damaged = next(number for number, start in enumerate(starts) if start >= step)
+    data[starts[damaged + 1] - 1] ^= 1
+    disk.write(path, bytes(data))
+
+    log = SegmentedLog(disk, FOLDER, clean=True)
+    intact = bytes(data[: starts[damaged]])
+    for _ in range(2):
+        assert bytes(log.read_bytes(0, len(data))) == intact
+        through = log.read_through(0, 11, len(data), end=12)
+        assert bytes(through.data) == intact
+        assert [header.base_offset for header in through.headers] == list(range(damaged))
+        for read in (log.read_bytes, log.read):
+            with pytest.raises(DamagedBlockError):
+                read(damaged, len(data))
     log.close()

@@ -44,8 +44,11 @@ class Source(Protocol):
     def boundary(self, position: int) -> int:
         """A position, at most `position`, at which a batch begins; not far below."""
 
-    def require_intact(self, start: int, end: int) -> None:
-        """Verify what another process wrote, where that was not done yet. Raises: OSError."""
+    def intact_until(self, start: int, end: int) -> int:
+        """Verify what another process wrote, where that was not done yet.
+
+        Returns: `end`, or the end of the batches before damage. Raises: OSError.
+        """
 
     def damaged(self, damage: CorruptBatch) -> OSError:
         """Return the error that names the file to who reads it."""
@@ -244,11 +247,11 @@ def _following(segment: Source, begun: bytes) -> int:
 
 
 def _bytes(segment: Source, position: int, max_bytes: int, stop: int) -> bytes:
-    """Up to `max_bytes` before `stop`, and the offset of what follows them, if it is there."""
+    """Up to `max_bytes` before `stop` or damage, and the offset of what follows, if it is there."""
     wanted = min(max(max_bytes, HEADER_BYTES), stop - position)
     if wanted < HEADER_BYTES:
         return b""
-    segment.require_intact(position, position + wanted)
+    wanted = segment.intact_until(position, position + wanted) - position
     return segment.file.pread(min(wanted + _BASE_OFFSET.size, segment.size - position), position)
 
 

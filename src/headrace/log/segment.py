@@ -183,6 +183,23 @@ class Segment:
         if not self._unverified.left:
             self._unverified = None
 
+    def intact_until(self, start: int, end: int) -> int:
+        """Return `end`, or where the first damaged block begins that does not hold `start`.
+
+        Blocks begin with a batch, so what is returned is the end of one.
+
+        Raises: OSError, as `require_intact`, where the block that holds `start` is damaged.
+        """
+        if self._unverified is not None:
+            for begin, stop, _ in self._unverified.of(start, end):
+                try:
+                    self.require_intact(begin, stop)
+                except DamagedBlockError:
+                    if begin <= start:
+                        raise
+                    return begin
+        return end
+
     def distrust(self) -> None:
         """Verify every block again before it is read next. Raises: OSError."""
         found = checksums.load(self._disk, self.path)
