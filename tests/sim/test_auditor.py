@@ -103,6 +103,11 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.auditor.lock_lasts("blue", 1000), lambda b: b.auditor.renewing(b.asks()),
         lambda b: b.gets(0, 0, 2, "bob"),
     ],
+    "a shorter setting counts for a record from the renewal of that record on": [
+        lambda b: b.gets(0, 0), lambda b: b.auditor.lock_changes("blue", 1000),
+        lambda b: b.auditor.lock_lasts("blue", 1000), lambda b: b.says("renew", 0),
+        lambda b: b.gets(0, 0, 2, "bob"),
+    ],
     "a lock ends when its time without a stall is over": [
         joined_and_produced, lambda b: b.gets(0, 0), lambda b: b.auditor.stalled(10_000_000),
         lambda b: b.waits_until(22_000_000), lambda b: b.gets(0, 0, 2, "bob"),
@@ -261,6 +266,11 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
     "(delivery 2) while ann held it": [
         lambda b: b.gets(0, 0), lambda b: b.auditor.stalled(10_000_000),
         lambda b: b.waits_until(19_000_000), lambda b: b.gets(0, 0, 2, "bob"),
+    ],
+    "given to bob (delivery 2) while ann held it": [
+        lambda b: b.gets(0, 1), lambda b: b.auditor.lock_changes("blue", 1000),
+        lambda b: b.auditor.lock_lasts("blue", 1000), lambda b: b.says("renew", 1),
+        lambda b: b.gets(0, 0, 2, "bob"),
     ],
     "who never had it": [lambda b: b.gets(0, 0), lambda b: b.says("accept", 0, "bob")],
     "was given 4-5": [

@@ -380,11 +380,17 @@ class Auditor:
 
     def acknowledging(self, group: str, place: Place, holder: str, said: Verdicts) -> None:
         """A holder says what became of records; it may be carried out from now on."""
+        asked = self.asked(group, holder)
+        renewed_until_us = asked.since_us + self._lock_of(asked)
         for first, last, verdict in said:
             for offset in range(first, last + 1):
                 one = self.facts((group, place), offset)
                 one.asked[verdict, holder] += 1
-                if verdict != "renew" and one.locked_by == holder:
+                if one.locked_by != holder:
+                    continue
+                if verdict == "renew":  # a shorter setting may shorten the lock
+                    one.locked_until_us = min(one.locked_until_us, renewed_until_us)
+                else:
                     one.locked_by = ""
 
     def refused(self, group: str, place: Place, holder: str, said: Verdicts) -> None:

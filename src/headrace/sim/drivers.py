@@ -126,6 +126,7 @@ class LeaseDriver:
 
     async def _open(self, connection: Connection) -> None:
         asked = self._auditor.asked(self.group, self._told.holder)
+        self._auditor.renewing(asked)  # the locks of all outstanding numbers begin anew
 
         def let_out(answer: Any) -> None:
             if answer.error_code == 0:
@@ -142,6 +143,8 @@ class LeaseDriver:
 
     async def _acquire(self, connection: Connection, number: int, *, fresh: bool) -> None:
         asked = self._auditor.asked(self.group, self._told.holder, acquires=True)
+        if not fresh:
+            self._auditor.renewing(asked)
         epoch = self._epoch
 
         def let_out(answer: Any) -> None:
