@@ -21,6 +21,7 @@ from itertools import chain
 from uuid import UUID
 
 from headrace.core.errors import Refused
+from headrace.core.lease_recovery import take_back
 from headrace.core.leases import (
     ACQUIRED_RANGES_MAX,
     Acquisition,
@@ -57,7 +58,6 @@ from headrace.core.share_words import (
     Delayed,
     Ended,
     Policy,
-    Reclaim,
     ShareKey,
     Verdict,
     within_group,
@@ -117,20 +117,6 @@ def acquired(
     return Decided([*starts, *taken, LeaseAcquired(lease.key, command.seq, held)], held)
 
 
-def reclaimed(lease: Lease, partitions: Partitions, now: Now, policy: Policy) -> list[Acquired]:
-    """The locks that an open lease takes back."""
-    found: list[Acquired] = []
-    for acquisition in lease.acquisitions.values():
-        for held in acquisition.held:
-            partition = partitions.get(held.key)
-            if partition is not None:
-                wanted = Reclaim(lease.holder, held.span, held.deliveries)
-                events = partition.decide(wanted, now, policy)
-                assert not isinstance(events, Refused), events  # it takes what it finds
-                found += [event for event in events if isinstance(event, Acquired)]
-    return found
-
-
 def reclaim_command(lease: Lease, runs_max: int, epoch: int, reply: object = None) -> ReclaimLease:
     """Return the command that restarts the locks of all that the lease has outstanding."""
     return ReclaimLease(lease.key, epoch, runs_max, tuple(lease.acquisitions), reply)
@@ -156,24 +142,15 @@ def reclaim_portion(
                     records=records, reclaimed=reclaimed_records, before=before,
                 )  # fmt: skip
                 return Decided(events, Unfinished(rest))
-            key, span, last = held[at].key, held[at].span, held[at].span.last
-            if first > span.first:
-                span = Span(first, last)
-            partition, runs = partitions.get(key), 1
-            if partition is not None:
-                if len(span) > left:
-                    span = Span(span.first, partition.runs.reach(span.first, last, left))
-                reclaim = Reclaim(lease.holder, span, held[at].deliveries)
-                locks = partition.decide(reclaim, now, policy)
-                assert not isinstance(locks, Refused), locks  # it takes what it finds
-                events += locks
-                count = sum(event.records for event in locks if isinstance(event, Acquired))
-                reclaimed_records += count
-                is_whole = len(locks) == 1 and count == len(span)
-                runs = 1 if is_whole else len(span)  # others may be as many runs
+            begin, last = max(first, held[at].span.first), held[at].span.last
+            until, locks, runs = take_back(
+                lease.holder, held[at], begin, left, partitions, now, policy
+            )
+            events += locks
+            reclaimed_records += sum(event.records for event in locks)
             left -= runs
-            records += len(span)
-            at, first = (at + 1, 0) if span.last == last else (at, span.last + 1)
+            records += until - begin + 1
+            at, first = (at + 1, 0) if until == last else (at, until + 1)
         expected, before = (), (records, reclaimed_records)
     reply = command.reply
     if reply is None:

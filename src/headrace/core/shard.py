@@ -14,12 +14,12 @@ from uuid import UUID
 from headrace.core.archived import Archive, PageForgotten, PageListed, found_in
 from headrace.core.errors import Refused, Why
 from headrace.core.lasting import forgotten
+from headrace.core.lease_recovery import recovered
 from headrace.core.lease_settling import (
     acquired,
     committed,
     reclaim_command,
     reclaim_portion,
-    reclaimed,
     settle_portion,
     staged,
 )
@@ -176,12 +176,9 @@ class ShareShard:
                 kept += [GroupRetained(one) for one in groups if one in self.retained]
                 return Decided([*kept, *(e for one in pages for e in self.archive.kept(*one))])
             case Recovered():
-                # Where a lock lapsed two leases may know of a record: the later delivery, applied
-                # last, is the one that holds it.
-                taken = [e for lease in self.leases.values() for e in self._reclaimed(lease, now)]
-                taken.sort(key=lambda event: event.deliveries)
-                signs = [self._sign(lease, now) for lease in self.leases]
-                return Decided([*taken, *signs, Restarted(now.mono, frozenset(self._of_group))])
+                return recovered(
+                    command, self.leases, self._of_group, self.partitions, self._outside.policy, now
+                )
             case _:
                 assert_never(command)
 
@@ -270,7 +267,7 @@ class ShareShard:
             case LeaseDiscarded() | LeaseRestored() | LeaseSeen():
                 self._apply_to_lease(event)
             case Restarted(at, groups):
-                self.restarted = dict.fromkeys(groups, at)
+                self.restarted.update(dict.fromkeys(groups, at))
             case PageListed() | PageForgotten():
                 self.archive.apply(event)
             case PartitionKept() | LeaseKept():
@@ -463,9 +460,6 @@ class ShareShard:
                 return committed(lease, command, partitions, now, policy)
             case _:
                 assert_never(command)
-
-    def _reclaimed(self, lease: Lease, now: Now) -> list[Acquired]:
-        return reclaimed(lease, self.partitions, now, self._outside.policy(lease.key[0]))
 
 
 def _certain(answer: "list[PartitionEvent] | Refused") -> "list[PartitionEvent]":

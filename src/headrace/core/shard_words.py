@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.core.archived import ArchiveEvent
@@ -208,9 +208,30 @@ class Keep:
         return sum(map(len, (self.partitions, self.leases, self.pages, self.groups)))
 
 
+class RecoveryStep(NamedTuple):
+    """One step of a recovery.
+
+    With `held`, a lease of the group that is called `holder` takes back the locks of a range; with
+    `lease`, that counts as a member for a while; otherwise the members of the group are forgotten.
+    """
+
+    group: str
+    holder: MemberId = MemberId("")
+    held: Held | None = None
+    lease: LeaseKey | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The journal was replayed: give leases the locks back that died with the process."""
+    """The journal was replayed: give leases the locks back that died with the process.
+
+    At most `runs_max` runs of records are locked in one step. `blocks` of as many steps are left,
+    of the first of them what is from the offset `first` on; None before they are worked out.
+    """
+
+    runs_max: int = PORTION_RUNS
+    blocks: tuple[tuple[RecoveryStep, ...], ...] | None = field(default=None, repr=False)
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +330,10 @@ class LeaseKept:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The members that these groups had before are forgotten, and may be heard of. Volatile."""
+    """The members that these groups had before are forgotten, and may be heard of. Volatile.
+
+    It is in each portion of a recovery.
+    """
 
     at: MonoMs
     groups: frozenset[str]
