@@ -1,4 +1,4 @@
-"""Locks that leases take back after a restart, in portions of any size."""
+"""Locks are taken back, and lost records forgotten, in portions of any size."""
 
 from random import Random
 from typing import Any
@@ -6,14 +6,23 @@ from typing import Any
 import pytest
 
 from headrace.core.machine import Decided, Unfinished
-from headrace.core.shard_words import AcquireLease, OpenLease, Recovered, Restarted
-from headrace.core.share_words import Reclaim
-from headrace.core.types import Span
+from headrace.core.shard_words import (
+    AcquireLease,
+    AlterShareOffsets,
+    LogEndLost,
+    On,
+    OpenLease,
+    Recovered,
+    Restarted,
+)
+from headrace.core.share_words import Acknowledge, Acknowledged, LogStartMoved, Reclaim, Verdict
+from headrace.core.types import MemberId, Span
 
 from .lease_rig import LEASE, LOCK_MS, P0, P1, LeaseRig
 
 SECOND = (LEASE[0], "second")
 SESSIONS = (LEASE, SECOND)
+OTHER = MemberId("other")
 
 
 def played(seed: int) -> LeaseRig:
@@ -95,3 +104,58 @@ def test_a_range_of_many_runs_is_taken_back_in_several_portions() -> None:
     assert portions > 3
     assert locks(rig) == whole
     assert whole.count("ACQUIRED") > 3
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_portions_of_any_size_forget_what_one_step_forgets(seed: int) -> None:
+    outcomes = []
+    end = Random(seed).randrange(30)
+    for ranges_max in (10_000, 0, 1, 3):
+        rig = played(seed)
+        rig.ask(LogEndLost(P0, end, ranges_max))
+        held = [
+            acquisition.held
+            for lease in rig.shard.leases.values()
+            for acquisition in lease.acquisitions.values()
+        ]
+        live = locks(rig)
+        assert rig.shard.partitions[P0].end <= end
+        rig._new_process()
+        for key, value, _ in rig.records:
+            rig.shard.apply_all(rig.journal.events(key, value))
+        outcomes.append((live, held, locks(rig)))
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+
+
+def with_every_second_accepted() -> LeaseRig:
+    """Return a rig with the records 0 to 19 in flight, the odd ones accepted."""
+    rig = LeaseRig()
+    rig.earliest = True
+    rig.open()
+    assert rig.other_takes(P0, 0, 19) == [Span(0, 19)]
+    accepted = [Acknowledged(Span(n, n), [Verdict.ACCEPT]) for n in range(1, 20, 2)]
+    rig.ask(On(P0, Acknowledge(OTHER, accepted)))
+    rig.elapse(LOCK_MS)
+    return rig
+
+
+def test_a_share_partition_that_begins_anew_amid_portions_gets_none_of_them() -> None:
+    rig = with_every_second_accepted()
+    command: Any = LogEndLost(P0, 15, 3)
+    for _ in range(2):
+        answer = rig.ask_once(command)
+        assert isinstance(answer, Unfinished)
+        command = answer.following()
+    assert rig.ask(AlterShareOffsets(P0.group, (("flights", 0, 7),))) == (None,)
+    assert rig.ask(command) is None
+    assert rig.state(P0) == "SPSO=7"
+
+
+def test_ranges_below_a_start_that_moves_amid_portions_stay_away() -> None:
+    rig = with_every_second_accepted()
+    command: Any = LogEndLost(P0, 15, 2)
+    answer = rig.ask_once(command)
+    assert isinstance(answer, Unfinished)
+    rig.ask(On(P0, LogStartMoved(5, 500)))
+    assert rig.ask(answer.following()) is None
+    assert rig.state(P0).startswith("SPSO=6, 6 AVAILABLE 1, 7 ACKNOWLEDGED 1")

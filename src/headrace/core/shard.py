@@ -36,6 +36,7 @@ from headrace.core.leases import (
     LeaseSeen,
     LeaseStaged,
 )
+from headrace.core.lost_end import lost_end, returned
 from headrace.core.machine import Decided
 from headrace.core.runs import Runs, State
 from headrace.core.shard_words import (
@@ -64,6 +65,7 @@ from headrace.core.shard_words import (
     ReleaseMember,
     RenewLease,
     Restarted,
+    ReturnRanges,
     SettleLease,
     StageLease,
     StartPartitions,
@@ -166,8 +168,8 @@ class ShareShard:
                 return self._with_lease(command, now)
             case AlterShareOffsets() | DeleteShareOffsets() | DeleteShareGroup():
                 return decide_admin(command, self.queue(command.group), self._outside, now)
-            case ForgetTopic() | LogEndLost():
-                return Decided(forgotten(command, self.partitions, self.queue))
+            case ForgetTopic() | LogEndLost() | ReturnRanges():
+                return self._without_records(command)
             case ClearArchived(key, through):
                 return Decided(self.archive.cleared(key, through))
             case Keep(partitions, leases, pages, groups):
@@ -348,6 +350,17 @@ class ShareShard:
             if isinstance(event, Forgotten):
                 more += self.archive.forgotten(event.key)
         return [*events, *more] if more else events
+
+    def _without_records(self, command: ForgetTopic | LogEndLost | ReturnRanges) -> Decided[Event]:
+        match command:
+            case ForgetTopic(topic_id):
+                return Decided(forgotten(topic_id, self.partitions, self.queue))
+            case LogEndLost(key):
+                return lost_end(command, self.queue(key.group))
+            case ReturnRanges():
+                return returned(command, self.partitions)
+            case _:
+                assert_never(command)
 
     def _for_members(
         self, command: ReleaseMember | StartPartitions, now: Now

@@ -9,6 +9,7 @@ from uuid import UUID
 from headrace.core.archived import ArchiveEvent
 from headrace.core.leases import (
     FREED_MAX,
+    Acquisition,
     Claim,
     Held,
     LeaseEvent,
@@ -26,7 +27,8 @@ from headrace.core.share_group import (
     Timing,
     TopicView,
 )
-from headrace.core.share_words import PORTION_RUNS, Policy, ShareKey
+from headrace.core.share_partition import SharePartition
+from headrace.core.share_words import PORTION_RUNS, Policy, Range, ShareKey
 from headrace.core.share_words import Command as PartitionCommand
 from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.types import MemberId, MonoMs
@@ -285,14 +287,41 @@ GroupCommand = Heartbeat | StartPartitions | ReleaseMember | AdminCommand
 
 @dataclass(frozen=True, slots=True)
 class LogEndLost:
-    """A log ends at `end`, though records behind that were known of: they are no more."""
+    """A log ends at `end`, though records behind that were known of: they are no more.
+
+    At most `ranges_max` ranges are handled in one step. `known` has what is left of leases without
+    the share-partition, and `behind` the acquisitions that have records behind `end`.
+    """
 
     key: ShareKey
     end: int
+    ranges_max: int = FREED_MAX
+    known: Remainders = field(default_factory=Remainders, repr=False)
+    behind: tuple[Acquisition, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnRanges:
+    """The rest of a LogEndLost: blocks of ranges that are in flight again.
+
+    They count for this share-partition as long as it has this `state_epoch`.
+    """
+
+    share: SharePartition = field(repr=False)
+    state_epoch: int
+    blocks: tuple[tuple[Range, ...], ...] = field(repr=False)
 
 
 Command = (
-    GroupCommand | On | LeaseCommand | ForgetTopic | Keep | Recovered | ClearArchived | LogEndLost
+    GroupCommand
+    | On
+    | LeaseCommand
+    | ForgetTopic
+    | Keep
+    | Recovered
+    | ClearArchived
+    | LogEndLost
+    | ReturnRanges
 )
 
 
