@@ -7,10 +7,13 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.broker import share_bounds
 from headrace.broker.partitions import Partition
+from headrace.core.leases import Held, LeaseAcquired, LeaseOpened
 from headrace.core.runs import State
 from headrace.core.shard_words import StartPartitions
 from headrace.core.share_words import Replayed, ShareKey, Started
+from headrace.core.types import Span
 from headrace.wire import batches, codec
 from headrace.wire.batches import Record
 
@@ -93,6 +96,41 @@ def test_records_in_flight_are_removed_in_short_steps(
 
     rig.run(prepare())
     rig.require_short(lambda: remove(rig, next(tries), names, ranges), SECONDS_MAX)
+
+
+def test_lost_records_are_forgotten_in_short_steps(rig: LoopRig) -> None:
+    """The log is opened late, and lost the second half of what the group and a lease had."""
+    ranges, tries, shares = scaled(RANGES_MAX), iter(range(TRIES)), rig.services.shares
+    end = ranges // 2
+    leases = [("group", f"checkpoint-{number}") for number in range(TRIES)]
+    shard = shares.shard("group")
+    topic_id = partition_of(rig, 0).topic.id
+    keys = [ShareKey("group", topic_id, index) for index in range(TRIES)]
+
+    async def prepare() -> None:
+        machine = shares.machine("group")
+        for index, (key, lease) in enumerate(zip(keys, leases, strict=True)):
+            machine.apply(LeaseOpened(lease, 1, (TOPIC,)))
+            await fill(rig, index, ["group"], ranges)
+            for number in range(ranges // RECORDS_PER_BATCH):
+                first = number * RECORDS_PER_BATCH
+                spans = (Span(n, n) for n in range(first, first + RECORDS_PER_BATCH))
+                held = tuple([Held(key, span, 1) for span in spans])
+                machine.apply(LeaseAcquired(lease, number, held))
+
+    async def forget() -> None:
+        index = next(tries)
+        known = [(shard, keys[index], ranges)]
+        await asyncio.sleep(0)
+        await share_bounds._agree_late(shares, partition_of(rig, index), known, set(), end)
+        machine = shares.machine("group")
+        assert machine.partitions[keys[index]].end == end
+        assert len(machine.partitions[keys[index]].runs) == end
+        acquisitions = machine.leases[leases[index]].acquisitions.values()
+        assert not any(acquisition.held for acquisition in acquisitions)
+
+    rig.run(prepare())
+    rig.require_short(forget, SECONDS_MAX)
 
 
 @pytest.mark.parametrize("topics", [1, scaled(SHARE_PARTITIONS_MAX)])

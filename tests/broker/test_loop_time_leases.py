@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -16,7 +17,7 @@ from headrace.core.shard_words import (
     Keep,
     StageLease,
 )
-from headrace.core.share_words import Verdict
+from headrace.core.share_words import ShareKey, Started, Verdict
 from headrace.core.types import Span
 from headrace.wire import batches
 from headrace.wire import leases as wire
@@ -28,6 +29,8 @@ from .test_loop_time import SECONDS_MAX, created, scaled
 from .test_loop_time_own_apis import AnswerT, ask, framed
 
 SPREAD, RECORDS_PER_BATCH = "spread", 1000
+WIDE, PARTITIONS = "wide", scaled(1_000)
+SHARE_PARTITIONS = scaled(60_000)  # of other topics, in the same group
 _SILENT_MS = 60_000  # after which a driver does not count as a member
 
 
@@ -163,3 +166,36 @@ def test_many_dispositions_are_replaced_and_discarded_in_short_steps(
         return discard([part(), part()])
 
     rig.require_short(two_parts, SECONDS_MAX)
+
+
+async def _fill_wide(rig: LoopRig) -> None:
+    """Produce to each partition of a topic, and give the group share-partitions of other topics."""
+    client = Client(rig.server)
+    topics = [created(WIDE, num_partitions=PARTITIONS)]
+    await client.call(19, 7, topics=topics, timeout=0, validate_only=False)
+    data = bytes(batches.build([Record(0, 1000, None, b"v")] * 2))
+    parts = [{"index": index, "records": data} for index in range(PARTITIONS)]
+    await client.call(
+        0, 8, transactional_id=None, acks=1, timeout=1,
+        topic_data=[{"name": WIDE, "partition_data": parts}],
+    )  # fmt: skip
+    others = [uuid4() for _ in range(60)]
+    keys = [ShareKey("g", others[n % 60], n // 60) for n in range(SHARE_PARTITIONS)]
+    rig.services.shares.machine("g").apply_all([Started(key, 0, 0) for key in keys])
+
+
+def test_a_group_with_many_share_partitions_is_acquired_in_short_steps(rig: LoopRig) -> None:
+    rig.run(_fill_wide(rig))
+    opening = wire.OpenRequest("g", "session", -1, (WIDE,), "earliest")
+    epoch = answered(rig, opening, wire.OpenResponse).epoch
+    seen, seq, committed = set[int](), 0, 0
+    while len(seen) < PARTITIONS:
+        seq += 1
+        acquiring = wire.AcquireRequest("g", "session", epoch, seq, 2 * PARTITIONS, 0)
+        ranges = answered(rig, acquiring, wire.AcquireResponse).ranges
+        assert 0 < len(ranges) <= 200
+        seen.update(one.partition for one in ranges)
+        committing = wire.CommitRequest("g", "session", epoch, seq)
+        committed += answered(rig, committing, wire.CommitResponse).accepted
+    assert committed == 2 * PARTITIONS
+    assert seq <= 1 + PARTITIONS // 200

@@ -269,34 +269,39 @@ def test_a_failed_opening_is_raised_until_another_one_is_awaited() -> None:
     run(go)
 
 
-def test_a_callback_may_use_a_log_that_could_not_be_opened_before() -> None:
+def test_a_log_that_is_opened_late_is_used_once_others_are_done_with_its_end() -> None:
+    """Where they fail, the next opening tries again."""
+
     async def go() -> None:
         disk = MemoryDisk()
         put(on(disk, fsync=False), b"v")
         partition = on(disk, fsync=False)
         disk.failing.add("size")
         await partition.open_ready()
-        assert partition.is_failing
         disk.failing.clear()
-        loop, starts, called = asyncio.get_running_loop(), list[int](), threading.Event()
+        ends, may_end = list[int](), asyncio.Event()
 
-        def use_log(end: int) -> None:
-            called.set()
-            starts.append(partition.start_offset)
+        async def before(end: int) -> None:
+            ends.append(end)
+            if len(ends) == 1:
+                raise OSError("planted")
+            await may_end.wait()
 
-        schedule = loop.call_soon_threadsafe
-
-        def schedule_and_wait(callback: Any, *args: Any) -> Any:
-            """Let the event loop go first, as it may where the thread loses the interpreter."""
-            handle = schedule(callback, *args)
-            assert callback is not use_log or called.wait(TIMEOUT)
-            return handle
-
-        partition.when_opened(use_log)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "call_soon_threadsafe", schedule_and_wait)
-            await partition.open_ready()
-        assert starts == [0]
+        partition.before_use(before)
+        for _ in range(2):
+            with pytest.raises(OSError, match="orders-0"):
+                assert partition.start_offset
+        await partition.open_ready()
+        assert (ends, partition.is_open) == ([1], False)
+        opening = asyncio.ensure_future(partition.open_ready())
+        while len(ends) < 2:  # noqa: ASYNC110  # there is no event to wait for
+            await asyncio.sleep(0)
+        with pytest.raises(OSError, match="planted"):
+            assert partition.start_offset
+        assert not opening.done()
+        may_end.set()
+        await opening
+        assert values(partition) == [b"v"]
 
     run(go)
 

@@ -1,6 +1,5 @@
 """What power cuts leave of share groups where writes are not synced (headrace.durability=os)."""
 
-import asyncio
 import contextlib
 from typing import Any
 from uuid import UUID, uuid4
@@ -114,8 +113,8 @@ def test_the_end_of_a_log_that_is_opened_late_is_noticed(monkeypatch: pytest.Mon
         starts.append(broker.start_of_group)
         disk.fail_after(None)
         monkeypatch.delattr(share_bounds, "_known")
+        await partition.open_ready()
         broker.append(10)
-        await asyncio.sleep(0)  # for what the opening called
         starts.append(broker.start_of_group)
 
     with contextlib.suppress(OSError):

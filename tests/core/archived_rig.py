@@ -12,6 +12,7 @@ from headrace.core.shard_words import (
 )
 from headrace.core.share_group import Heartbeat, TopicView
 from headrace.core.share_words import (
+    PORTION_RUNS,
     Acknowledge,
     Acknowledged,
     Acquire,
@@ -98,14 +99,14 @@ class Pruned(Work):
             shard.apply_all(journal.events(entry.key, entry.value))
         return shard
 
-    def restart(self) -> None:
+    def restart(self, runs_max: int = PORTION_RUNS) -> None:
         self.known = self.start
         self._new_process()
         for offset, entry in self.placed():
             self.shard.apply_all(self.journal.events(entry.key, entry.value))
             self.journal.placed(offset, entry.key, entry.value)
             self.known = offset + 1
-        self.ask(Recovered())
+        self.ask(Recovered(runs_max))
 
     def _place(self) -> None:
         for offset, entry in self.placed():

@@ -290,7 +290,7 @@ class GroupDriver:
         """A process that ends, and one that begins with what the journal has."""
         self.shard = self.rebuilt()
         self.told = {}
-        self.do(RestartSessions())
+        self.do(RestartSessions(1))
 
     def rebuilt(self) -> GroupShard:
         """What the journal alone has."""

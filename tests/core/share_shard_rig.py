@@ -7,7 +7,7 @@ from headrace.core.machine import Entry, Unfinished, encoded
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Command, Event, Recovered
 from headrace.core.share_group import Timing, TopicView
-from headrace.core.share_words import Policy
+from headrace.core.share_words import PORTION_RUNS, Policy
 from headrace.core.types import MonoMs, Now, WallMs
 from headrace.log.record_codec import ShareJournal
 
@@ -55,11 +55,11 @@ class ShardRig:
         self.mono += ms
         self._take(list(self.shard.tick(self.now)))
 
-    def restart(self) -> None:
+    def restart(self, runs_max: int = PORTION_RUNS) -> None:
         self._new_process()
         for key, value, _ in self.records:
             self.shard.apply_all(self.journal.events(key, value))
-        self.ask(Recovered())
+        self.ask(Recovered(runs_max))
 
     def _take(self, events: list[Event]) -> None:
         self.shard.apply_all(events)

@@ -297,7 +297,7 @@ class Groups(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         self.live = self.rebuilt()
-        self.run_command(RestartSessions())
+        self.run_command(RestartSessions(1))
         self.waiting, self.syncing = {}, {}
         self.generation, members, self.leader = self.stored or (0, (), None)
         self.members = list(members)

@@ -8,10 +8,10 @@ import pytest
 from headrace.broker import share_bounds, shares
 from headrace.broker.runtime import ShardRuntime
 from headrace.broker.share_polls import SharePoll
-from headrace.core import lasting, offset_life, settling, shard, share_admin, share_starts
+from headrace.core import lost_end, offset_life, settling, shard, share_admin, share_starts
 from headrace.core.errors import Why
 from headrace.core.runs import State
-from headrace.core.shard_words import Committed
+from headrace.core.shard_words import Committed, LogEndLost
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Acquire, Acquired, Policy, Replayed, Started, Verdict
 
@@ -147,27 +147,17 @@ def state_is_not_recovered(patch: pytest.MonkeyPatch) -> None:
 
 def lost_ends_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """SPSO and the states behind it stay, although a power cut took the end of the log."""
-    patch.setattr(share_bounds, "_end_lost", lambda *_: None)
+    patch.setattr(share_bounds, "_log_end_lost", lambda key, _: LogEndLost(key, 1 << 62))
 
 
 def states_of_lost_records_stay(patch: pytest.MonkeyPatch) -> None:
     """SPSO goes back to the end of the log, and the states behind it stay for new records."""
-    sound = lasting._cut_off
-
-    def wrong(key: Any, queue: Any, end: int) -> Any:
-        share = queue.partitions.get(key)
-        kept = [] if share is None else lasting.durable(share.runs)
-        return [
-            Replayed(one.key, kept) if isinstance(one, Replayed) else one
-            for one in sound(key, queue, end)
-        ]
-
-    patch.setattr(lasting, "_cut_off", wrong)
+    patch.setattr(lost_end, "_below", lambda ranges, _: list(ranges))
 
 
 def leases_keep_lost_records(patch: pytest.MonkeyPatch) -> None:
     """A lease still has what it acquired of records that a power cut took."""
-    patch.setattr(lasting, "discarded", lambda *_: [])
+    patch.setattr(lost_end, "discarded", lambda *_: [])
 
 
 def lost_ends_are_not_synced(patch: pytest.MonkeyPatch) -> None:

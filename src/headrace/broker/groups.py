@@ -35,6 +35,7 @@ from headrace.core.errors import Refused, Why
 from headrace.core.group_events import Answered, Event
 from headrace.core.group_shard import GroupShard
 from headrace.core.group_words import (
+    RESTART_PORTION,
     Join,
     Limits,
     ResetPolicy,
@@ -45,6 +46,7 @@ from headrace.core.group_words import (
 from headrace.core.offsets import Offsets
 from headrace.core.types import MemberId
 from headrace.log.api import Clock
+from headrace.log.buggify import buggify
 from headrace.log.group_records import GroupJournal
 
 log = logging.getLogger("headrace.broker")
@@ -292,7 +294,7 @@ class Groups:
             journal,
             self._clock,
             fsync=self._config.durability == "fsync",
-            recovered=RestartSessions(),
+            recovered=RestartSessions(1 if buggify("group_restart.portion") else RESTART_PORTION),
             sync=journal.durable,
             roll=journal.roll_ready,
         )

@@ -11,7 +11,7 @@ import errno
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.broker.metrics import Traffic
 from headrace.broker.removal import DelayedRemoval
@@ -69,6 +69,7 @@ class Partition:
     failed_position = 0  # where its file may not grow, if that is why it failed
     _opening: asyncio.Future[None] | None = None
     _unopened: OSError | None = None  # why `open_ready` could not open the log
+    _before_use: Callable[[int], Awaitable[None]] | None = None  # what is awaited with its end
     _next_settings: TopicSettings | None = None  # that came while the log was opened
     _rolling: asyncio.Future[None] | None = None
     _mending: asyncio.Future[None] | None = None
@@ -117,7 +118,6 @@ class Partition:
         self._fault: OSError | None = None
         self.is_failing = False
         self._is_closed = False
-        self._late: tuple[asyncio.AbstractEventLoop, Callable[[int], None]] | None = None
         self.is_internal = topic.internal
         self._flushes_as_set = _flushes_as_set(settings)
 
@@ -173,8 +173,14 @@ class Partition:
 
     async def _open_in_thread(self) -> None:
         try:
+            before, loop = self._before_use, asyncio.get_running_loop()
             async with self._one_opening:
-                await asyncio.get_running_loop().run_in_executor(None, self.open)
+                if before is None:
+                    await loop.run_in_executor(None, self.open)
+                else:
+                    opened = await loop.run_in_executor(None, self._open_unused)
+            if before is not None:
+                await self._serve_after(opened, before)
         except (CorruptLog, OSError) as error:
             self._unopened = self._cannot_open(error)
         finally:
@@ -189,21 +195,47 @@ class Partition:
             if self._is_closed:
                 raise self._refusal()
             if self._log is None:
-                opened = self._open_log(self.settings, self._remove_later)
-                if self._waits_for_disk:
-                    opened.sync()
-                with _closing:
-                    is_closed = self.is_closed  # meanwhile: then `close` found no log
-                    if not is_closed:
-                        self._unopened = None  # before a callback can use the log
-                        if self._late is not None:  # before the event loop can append
-                            loop, callback = self._late
-                            self._late = None
-                            loop.call_soon_threadsafe(callback, opened.end_offset)
-                        self._log = opened
-                if is_closed:
-                    opened.close()
-                    opened.retire()
+                self._serve(self._opened())
+
+    def _opened(self) -> SegmentedLog:
+        """Open the log, which nobody can use yet. Raises: OSError; CorruptLog."""
+        opened = self._open_log(self.settings, self._remove_later)
+        if self._waits_for_disk:
+            opened.sync()
+        return opened
+
+    def _serve(self, opened: SegmentedLog) -> None:
+        """Let others use a log that was opened, unless the partition was closed meanwhile."""
+        with _closing:
+            is_closed = self.is_closed  # then `close` found no log
+            if not is_closed:
+                self._unopened = None
+                self._log = opened
+        if is_closed:
+            opened.close()
+            opened.retire()
+
+    def _open_unused(self) -> SegmentedLog:
+        """Open the log, which nobody can use yet; for a thread. Raises: OSError; CorruptLog."""
+        with self._opens:
+            if self._is_closed:
+                raise self._refusal()
+            return self._opened()
+
+    async def _serve_after(
+        self, opened: SegmentedLog, before: Callable[[int], Awaitable[None]]
+    ) -> None:
+        """Let others use a log once `before` is done with its end. Raises: OSError."""
+        try:
+            await before(opened.end_offset)
+        except BaseException:
+            opened.close()
+            opened.retire()
+            raise
+        self._before_use = None
+        self._serve(opened)
+        for listener in self.on_start_moved if self._log is opened else ():
+            listener(self)  # the start may have moved before, too
 
     def _cannot_open(self, error: CorruptLog | OSError) -> OSError:
         """Report why the log cannot be opened, and return what to raise for it."""
@@ -214,9 +246,15 @@ class Partition:
             self._failed(error)
         return OSError(f"{self.name} cannot be opened: {error}")
 
-    def when_opened(self, callback: Callable[[int], None]) -> None:
-        """Call `callback` with the end of the log once it is opened, on the running event loop."""
-        self._late = asyncio.get_running_loop(), callback
+    def before_use(self, callback: Callable[[int], Awaitable[None]]) -> None:
+        """Await `callback` with the end of the log when that is opened, before anybody uses it.
+
+        From now on only `open_ready` opens the log. If the callback raises an OSError, the log is
+        not opened, and the next `open_ready` tries again.
+        """
+        self._before_use = callback
+        if self._unopened is None:
+            self._unopened = OSError(f"{self.name} is not open yet")
 
     def not_opened(self, error: OSError) -> None:
         """Report that the log cannot be opened yet; the next use opens it."""

@@ -6,11 +6,12 @@ the write, `fsync` after one fdatasync for all that wait (group commit). There i
 an append or a sync fails, the machine is dropped, the journal healed and the machine rebuilt from
 it, and the callers are told so. That is tried again, with pauses, for as long as it takes.
 
-A rebuild replays the journal in a thread (`replay.py`), as a large journal takes seconds. The new
-machine is invisible until it is complete. Until then the runtime refuses commands with
-StorageFault, as while the disk fails, and runs no timer. Readers of the state find the dropped one,
-of which neither `durable` nor `when_durable` confirms anything. The rebuild ends and is tried again
-if another fault comes, or if the log drops or compacts batches that were to be replayed.
+A rebuild replays the journal in a thread (`replay.py`), as a large journal takes seconds, and then
+decides the recovery command in portions. The new machine is invisible until both are complete.
+Until then the runtime refuses commands with StorageFault, as while the disk fails, and runs no
+timer. Readers of the state find the dropped one, of which neither `durable` nor `when_durable`
+confirms anything. The rebuild ends and is tried again if another fault comes, or if the log drops
+or compacts batches that were to be replayed.
 
 A command that takes too long for one step of the loop is decided in portions, of which each replies
 with the rest (`machine.Unfinished`). Other commands have their turn in between and see what is
@@ -75,7 +76,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
     Args:
         build: makes the machine, empty, and its journal codec.
         fsync: answers wait for fdatasync, not only for the write.
-        recovered: a command to run once the journal is replayed.
+        recovered: a command to run once the journal is replayed; it cannot be refused.
         sync: makes what was appended durable; fdatasync in a thread when not given.
         roll: prepares the next segment of the journal, where an append must not do that itself.
     """
@@ -157,9 +158,15 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._begin(machine, codec)
 
     def start(self) -> None:
-        """Begin to keep time, on the running event loop, and run the recovery command."""
+        """Begin to keep time, on the running event loop, and run the recovery command.
+
+        All of it in one step, as the replay before: nobody is served yet.
+        """
         if self._recovered is not None:
-            self.submit(self._recovered, _nobody)
+            reply = self._decide(self._recovered)
+            while isinstance(reply, Unfinished):
+                reply = self._decide(reply.following())
+            self.when_durable(_nobody, reply)
         self._arm()
 
     async def ask(self, command: CommandT) -> Any:
@@ -498,13 +505,15 @@ class ShardRuntime(Generic[CommandT, EventT]):
         """Make the journal whole after a fault, and replay it into a new machine."""
         try:
             machine, codec = await self._replayed(fault)
+            records, events = await self._recover(machine, codec, fault)
             dropped = [self.machine, self._codec, self._apply, self._placed]
             self._begin(machine, codec)
             # In a thread: to free a large state takes long.
             asyncio.get_running_loop().run_in_executor(None, dropped.clear)
             self._fault = None
-            if self._recovered is not None:
-                self._decide_kept(self._recovered, _nobody)
+            self._unwritten += records
+            self.listeners.tell(events)
+            self.when_durable(_nobody)
             while self._to_tell and self._fault is None:  # before any other command
                 some, self._to_tell = self._to_tell[:_TOLD_AT_ONCE], self._to_tell[_TOLD_AT_ONCE:]
                 for command in some:
@@ -533,9 +542,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         Raises: JournalDamaged; CorruptLog; OSError, also where another fault came meanwhile.
         """
 
-        def is_abandoned() -> bool:
-            return self._is_closing or self._fault is not fault
-
+        is_abandoned = partial(self._is_abandoned, fault)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, partial(self._log.mend, keep=not self._fsync))
         self._log.resume()
@@ -544,6 +551,39 @@ class ShardRuntime(Generic[CommandT, EventT]):
         machine, codec = self._build()
         await replay_in_thread(self._log, machine, codec, self._clock, self.name, is_abandoned)
         return machine, codec
+
+    async def _recover(
+        self, machine: Machine[CommandT, EventT], codec: Journal[EventT], fault: OSError
+    ) -> tuple[list[_Record], Sequence[EventT]]:
+        """Decide the recovery command on a machine that is still invisible.
+
+        One portion in each turn of the loop. Listeners are told of all but the last one.
+
+        Returns:
+            What the journal is to get of it, and the events of the last portion, of which listeners
+            are to be told when they find the new machine.
+
+        Raises: OSError where another fault came meanwhile.
+        """
+        records, command = list[_Record](), self._recovered
+        if command is None:
+            return records, ()
+        apply = applier(machine)
+        while True:
+            answer = machine.decide(command, self._clock.now())
+            assert not isinstance(answer, Refused), answer  # nobody could be told
+            apply(answer.events)
+            records += codec.records(answer.events, self._clock.wall())
+            if not isinstance(answer.reply, Unfinished):
+                return records, answer.events
+            self.listeners.tell(answer.events)
+            command = await self._rest(answer.reply)
+            if self._is_abandoned(fault):
+                raise OSError(errno.ECANCELED, f"{self.name}: its recovery was abandoned")
+
+    def _is_abandoned(self, fault: OSError) -> bool:
+        """Return whether the rebuild after a fault cannot succeed any more."""
+        return self._is_closing or self._fault is not fault
 
     def _decide_kept(self, command: CommandT, told: Told) -> None:
         """Decide a command at the end of a rebuild, while all others are refused."""

@@ -8,20 +8,21 @@ finished of the old ones.
 """
 
 import asyncio
-import contextlib
 import errno
 import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
 
-from headrace.broker.background import Background, in_background
+from headrace.broker.background import Background
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
+from headrace.core.leases import FREED_MAX
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import LogEndLost, On
 from headrace.core.share_words import PORTION_RUNS, LogStartMoved, ShareKey
+from headrace.log.buggify import buggify
 
 log = logging.getLogger("headrace.broker")
 _KnownEnd = tuple[Shard, ShareKey, int]  # behind which record nothing is known
@@ -168,10 +169,11 @@ async def agree(shares: Shares, partitions: Partitions, starts: LogStarts) -> No
             if start < partition.start_offset:
                 moved[partition] = None
             if end > partition.high_watermark:
-                _end_lost(shard, key, end, partition, partition.high_watermark)
+                _tell_lost(key, end, partition, partition.high_watermark)
+                shard.tell(_log_end_lost(key, partition.high_watermark))
                 shortened.add(shard)
     for partition, ends in late.items():
-        partition.when_opened(partial(_opened_late, shares, starts, partition, ends))
+        partition.before_use(partial(_agree_late, shares, partition, ends, set()))
     for partition in moved:
         starts.moved(partition)
     await starts.settle()
@@ -180,42 +182,49 @@ async def agree(shares: Shares, partitions: Partitions, starts: LogStarts) -> No
             await _keep(shard, journal)
 
 
-def _opened_late(
-    shares: Shares, starts: LogStarts, partition: Partition, ends: Iterable[_KnownEnd], end: int
+async def _agree_late(
+    shares: Shares, partition: Partition, ends: Iterable[_KnownEnd], told: set[_KnownEnd], end: int
 ) -> None:
-    """Follow what happened to a log that could not be opened at the start.
+    """Follow what happened to a log that could not be opened at the start, before it is used.
 
     Args:
+        shares: All share groups.
+        partition: The partition of the log.
         ends: What was known of its records at the start; nobody was given others since.
-        end: End of the log when it was opened.
+        told: What is logged already.
+        end: End of the log that was opened.
+
+    Raises:
+        OSError: The journal of a group cannot be written; all is to be done again.
     """
     shortened: set[Shard] = set()
-    for shard, key, known_end in ends:
-        if known_end > end:
-            _end_lost(shard, key, known_end, partition, end)
-            shortened.add(shard)
+    for one in ends:
+        shard, key, known_end = one
+        if known_end <= end:
+            continue
+        if one not in told:
+            told.add(one)
+            _tell_lost(key, known_end, partition, end)
+        try:
+            await shard.ask(_log_end_lost(key, end))
+        except StorageFault as fault:
+            raise shard.fault or OSError(errno.EIO, str(fault)) from fault
+        shortened.add(shard)
     for shard, journal in zip(shares.shards, shares.journals, strict=True):
         if shard in shortened:
-            in_background(_keep_later(shard, journal))
-    starts.moved(partition)
+            await _keep(shard, journal)
 
 
-def _end_lost(shard: Shard, key: ShareKey, known_end: int, partition: Partition, end: int) -> None:
+def _log_end_lost(key: ShareKey, end: int) -> LogEndLost:
+    return LogEndLost(key, end, 0 if buggify("log_end_lost.portion") else FREED_MAX)
+
+
+def _tell_lost(key: ShareKey, known_end: int, partition: Partition, end: int) -> None:
     log.warning(
         "group %s: %s ends at %d, and lost the records up to %d that the group had been given; "
         "those that take their places are new ones",
         key.group, partition.name, end, known_end - 1,
     )  # fmt: skip
-    shard.tell(LogEndLost(key, end))
-
-
-async def _keep_later(shard: Shard, journal: Partition) -> None:
-    """Sync what a shard decided, as soon as that succeeds; the shard decides it again."""
-    while not journal.is_closed:
-        with contextlib.suppress(OSError):
-            await _keep(shard, journal)
-            return
-        await asyncio.sleep(_RETRY_MS / 1000)
 
 
 async def _keep(shard: Shard, journal: Partition) -> None:

@@ -53,6 +53,7 @@ from headrace.core.share_session import (
     ShareSessions,
 )
 from headrace.core.share_words import (
+    PORTION_RUNS,
     Advanced,
     Delayed,
     Policy,
@@ -425,7 +426,7 @@ class Shares:
             journal,
             self._clock,
             fsync=self._config.durability == "fsync",
-            recovered=Recovered(),
+            recovered=Recovered(1 if buggify("share_recovery.portion") else PORTION_RUNS),
             sync=journal.durable,
             roll=journal.roll_ready,
         )

@@ -6,6 +6,7 @@ shard, so what is decided over both is one atomic record batch.
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from typing import assert_never
 
@@ -59,7 +60,7 @@ from headrace.core.group_words import (
     Sync,
     Timer,
 )
-from headrace.core.machine import Decided
+from headrace.core.machine import Decided, Unfinished
 from headrace.core.offsets import Offsets
 from headrace.core.rebalance import Decision, rebalancing
 from headrace.core.roster import Roster
@@ -77,6 +78,7 @@ _CONSUMER_BEGINNINGS = (
     HoldingStored,
     RegexResolved,
 )
+_EMPTY_GROUP_COST = 0.1  # of what a member costs in a restart
 _DEADLINES_MIN = 1_000  # fewer are not worth a look for those that count no more
 
 OffsetsEvent = OffsetCommitted | OffsetDropped | OffsetsDetached | OffsetsDropped
@@ -119,7 +121,7 @@ class GroupShard:
             case DeleteOffsets() | DeleteGroup() | DropDetached() | ForgetOffsets() | Expire():
                 return self._drop(command)
             case RestartSessions():
-                return Decided(self._restarted(now))
+                return self._restarted(command, now)
             case _:
                 assert_never(command)
 
@@ -361,14 +363,23 @@ class GroupShard:
             return ConsumerDecision(group, now, self._outside)
         return Decision(group, now, self._outside.limits)
 
-    def _restarted(self, now: Now) -> list[Event]:
+    def _restarted(self, command: RestartSessions, now: Now) -> Decided[Event]:
+        """Begin the sessions of some groups anew, and reply with the rest of the command."""
+        names = tuple(self.groups) if command.groups is None else command.groups
         events: list[Event] = []
-        for group in self.groups.values():
-            if not group.is_empty or isinstance(group, ConsumerGroup):
+        at, left = command.at, float(command.members_max)
+        while at < len(names) and left > 0:
+            group = self.groups.get(names[at])
+            at += 1
+            left -= _EMPTY_GROUP_COST
+            if group is not None and (not group.is_empty or isinstance(group, ConsumerGroup)):
                 decision = self._decision(group, now)
                 decision.restart()
                 events += decision.events
-        return events
+                left -= 1 + len(group.members)
+        if at == len(names):
+            return Decided(events)
+        return Decided(events, Unfinished(replace(command, groups=names, at=at)))
 
 
 def _decided(

@@ -17,6 +17,7 @@ NOBODY = MemberId("")
 INT_MAX = 2**31 - 1
 TIME_UNKNOWN = WallMs(-1)
 DELETION_PORTION = 2_000  # offsets that are dropped in one step: some milliseconds
+RESTART_PORTION = 500  # members whose sessions begin in one step: some milliseconds
 
 
 class Phase(Enum):
@@ -339,7 +340,15 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class RestartSessions:
-    """The journal was replayed: members have their whole session timeout to show themselves."""
+    """The journal was replayed: members have their whole session timeout to show themselves.
+
+    The sessions of `members_max` members, and some more of the last group, begin in one step.
+    `groups` are left, from number `at` on; None before the first step.
+    """
+
+    members_max: int = RESTART_PORTION
+    groups: tuple[str, ...] | None = field(default=None, repr=False)
+    at: int = 0
 
 
 Command = (

@@ -18,10 +18,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from uuid import UUID
 
 from headrace.core.errors import Refused
+from headrace.core.lease_recovery import take_back
 from headrace.core.leases import (
+    ACQUIRED_PARTITIONS_MAX,
     ACQUIRED_RANGES_MAX,
     Acquisition,
     Claim,
@@ -57,7 +60,6 @@ from headrace.core.share_words import (
     Delayed,
     Ended,
     Policy,
-    Reclaim,
     ShareKey,
     Verdict,
     within_group,
@@ -65,6 +67,8 @@ from headrace.core.share_words import (
 from headrace.core.types import Now, Span, after
 
 Partitions = Mapping[ShareKey, SharePartition]
+
+_PARTITION_RUNS = 10  # what a share-partition costs beside its runs, as each has its record
 
 
 def acquired(
@@ -75,7 +79,10 @@ def acquired(
     now: Now,
     policy: Policy,
 ) -> Decided[Event] | Refused:
-    """Acquire records of the group's `partitions` in the topics of the lease, each in its turn."""
+    """Acquire records of the group's `partitions` in the topics of the lease, each in its turn.
+
+    Of at most `ACQUIRED_PARTITIONS_MAX` of them; the next number begins behind these.
+    """
     known = lease.acquisitions.get(command.seq)
     if known is not None:
         reclaim = reclaim_command(lease, command.runs_max, lease.epoch, known.held)
@@ -83,18 +90,25 @@ def acquired(
     refused = lease.check_new(command.seq)
     if refused is not None:
         return refused
-    mine = [key for key in sorted(partitions, key=within_group) if key.topic_id in views]
-    turn = command.seq % len(mine) if mine else 0
+    group = lease.key[0]
+    mine = _partitions_of(group, partitions, views)
+    stride = ACQUIRED_PARTITIONS_MAX if len(mine) > ACQUIRED_PARTITIONS_MAX else 1
+    turn = command.seq * stride % len(mine) if mine else 0
     taken: list[Event] = []
+    partitions_left = ACQUIRED_PARTITIONS_MAX
     left, ranges_left = command.records_max, ACQUIRED_RANGES_MAX
-    for index, key in enumerate(mine[turn:] + mine[:turn]):
-        partition, end = partitions[key], views[key.topic_id].ends[key.partition]
+    for index, partition in enumerate(mine[turn:] + mine[:turn]):
+        key = partition.key
+        end = views[key.topic_id].ends[key.partition]
         if command.bounds:
             end = min(end, command.bounds.get(key, 0))
         first = partition.next_fetch_offset()
         if first >= end:
             continue
-        quota, runs_max = (-(-room // (len(mine) - index)) for room in (left, ranges_left))
+        if not partitions_left:
+            break
+        shares = min(len(mine) - index, partitions_left)
+        quota, runs_max = (-(-room // shares) for room in (left, ranges_left))
         batches = [Span(first, end - 1)]
         wanted = Acquire(
             lease.holder, batches, quota, policy.lease_window, exact=True, runs_max=runs_max
@@ -104,31 +118,28 @@ def acquired(
         left -= sum(event.records for event in events if isinstance(event, Acquired))
         ranges_left -= sum(len(event.spans) for event in events if isinstance(event, Acquired))
         taken += events
-    starts = started(lease.key[0], partitions, views.values(), earliest=True)
+        partitions_left -= bool(events)
+    is_missing = len(mine) < sum(view.partitions for view in views.values())
+    starts = started(group, partitions, views.values(), earliest=True) if is_missing else []
     found = (
         Held(event.key, Span(first, last), event.deliveries)
         for event in taken
         if isinstance(event, Acquired)
         for first, last in event.spans
     )
-    held = tuple(sorted(found, key=lambda one: (one.key, one.span)))
+    held = tuple(sorted(found, key=lambda one: (within_group(one.key), one.span.first)))
     if not held:
         return Decided(starts, held)
     return Decided([*starts, *taken, LeaseAcquired(lease.key, command.seq, held)], held)
 
 
-def reclaimed(lease: Lease, partitions: Partitions, now: Now, policy: Policy) -> list[Acquired]:
-    """The locks that an open lease takes back."""
-    found: list[Acquired] = []
-    for acquisition in lease.acquisitions.values():
-        for held in acquisition.held:
-            partition = partitions.get(held.key)
-            if partition is not None:
-                wanted = Reclaim(lease.holder, held.span, held.deliveries)
-                events = partition.decide(wanted, now, policy)
-                assert not isinstance(events, Refused), events  # it takes what it finds
-                found += [event for event in events if isinstance(event, Acquired)]
-    return found
+def _partitions_of(
+    group: str, partitions: Partitions, views: Mapping[UUID, TopicView]
+) -> list[SharePartition]:
+    """Return the share-partitions of topics, in order: a group may have many of other topics."""
+    ordered = [views[topic_id] for topic_id in sorted(views, key=attrgetter("int"))]
+    keys = [ShareKey(group, one.id, n) for one in ordered for n in range(one.partitions)]
+    return [share for share in map(partitions.get, keys) if share is not None]
 
 
 def reclaim_command(lease: Lease, runs_max: int, epoch: int, reply: object = None) -> ReclaimLease:
@@ -156,24 +167,15 @@ def reclaim_portion(
                     records=records, reclaimed=reclaimed_records, before=before,
                 )  # fmt: skip
                 return Decided(events, Unfinished(rest))
-            key, span, last = held[at].key, held[at].span, held[at].span.last
-            if first > span.first:
-                span = Span(first, last)
-            partition, runs = partitions.get(key), 1
-            if partition is not None:
-                if len(span) > left:
-                    span = Span(span.first, partition.runs.reach(span.first, last, left))
-                reclaim = Reclaim(lease.holder, span, held[at].deliveries)
-                locks = partition.decide(reclaim, now, policy)
-                assert not isinstance(locks, Refused), locks  # it takes what it finds
-                events += locks
-                count = sum(event.records for event in locks if isinstance(event, Acquired))
-                reclaimed_records += count
-                is_whole = len(locks) == 1 and count == len(span)
-                runs = 1 if is_whole else len(span)  # others may be as many runs
+            begin, last = max(first, held[at].span.first), held[at].span.last
+            until, locks, runs = take_back(
+                lease.holder, held[at], begin, left, partitions, now, policy
+            )
+            events += locks
+            reclaimed_records += sum(event.records for event in locks)
             left -= runs
-            records += len(span)
-            at, first = (at + 1, 0) if span.last == last else (at, span.last + 1)
+            records += until - begin + 1
+            at, first = (at + 1, 0) if until == last else (at, until + 1)
         expected, before = (), (records, reclaimed_records)
     reply = command.reply
     if reply is None:
@@ -231,7 +233,11 @@ def committed(
     """Settle all numbers up to one: as staged, the rest accepted. Delays begin now."""
     seq, runs_max = command.seq, command.runs_max
     done = [one for number, one in sorted(lease.acquisitions.items()) if number <= seq]
-    lives = frozenset([partition.runs for partition in partitions.values()])
+    shares: Iterable[SharePartition] = partitions.values()
+    if sum(len(one.held) for one in done) < len(partitions):
+        keys = (held.key for one in done for held in one.held)
+        shares = filter(None, map(partitions.get, keys))
+    lives = frozenset([partition.runs for partition in shares])
     settle = SettleLease(lease.key, (), lives, now.mono, runs_max, Committed(0, 0, 0, 0))
     signs = [LeaseCommitted(lease.key, seq)] if seq > lease.committed else []
     if sum(one.ranges for one in done) > runs_max:
@@ -264,6 +270,7 @@ def settle_portion(command: SettleLease, partitions: Partitions, policy: Policy)
     while block and left > 0:
         held, span, disposition = block.popleft()
         if held.key is not key:  # hashing names costs more than all the rest
+            left = left if key is None else max(left - _PARTITION_RUNS, 1)
             key = held.key
             partition = partitions.get(key)
             if partition is not None and partition.runs not in command.lives:

@@ -26,6 +26,7 @@ PART_BYTES_MAX = 1_000  # of the name of a part
 PARTS_MAX = 10_000  # that stage under one number
 STAGED_MAX = 1_000_000  # ranges that are staged under one number
 ACQUIRED_RANGES_MAX = 2_000  # that one command acquires, a few hundred more at most: 10 ms
+ACQUIRED_PARTITIONS_MAX = 200  # that one command acquires records of: 10 ms
 FREED_MAX = 2_000  # ranges that are freed in one step, and discarded: a millisecond
 REASON_LENGTH_MAX = 10_000
 DELAY_MS_MAX = 366 * 24 * 3_600_000

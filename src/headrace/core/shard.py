@@ -14,12 +14,12 @@ from uuid import UUID
 from headrace.core.archived import Archive, PageForgotten, PageListed, found_in
 from headrace.core.errors import Refused, Why
 from headrace.core.lasting import forgotten
+from headrace.core.lease_recovery import recovered
 from headrace.core.lease_settling import (
     acquired,
     committed,
     reclaim_command,
     reclaim_portion,
-    reclaimed,
     settle_portion,
     staged,
 )
@@ -36,6 +36,7 @@ from headrace.core.leases import (
     LeaseSeen,
     LeaseStaged,
 )
+from headrace.core.lost_end import lost_end, returned
 from headrace.core.machine import Decided
 from headrace.core.runs import Runs, State
 from headrace.core.shard_words import (
@@ -64,6 +65,7 @@ from headrace.core.shard_words import (
     ReleaseMember,
     RenewLease,
     Restarted,
+    ReturnRanges,
     SettleLease,
     StageLease,
     StartPartitions,
@@ -166,8 +168,8 @@ class ShareShard:
                 return self._with_lease(command, now)
             case AlterShareOffsets() | DeleteShareOffsets() | DeleteShareGroup():
                 return decide_admin(command, self.queue(command.group), self._outside, now)
-            case ForgetTopic() | LogEndLost():
-                return Decided(forgotten(command, self.partitions, self.queue))
+            case ForgetTopic() | LogEndLost() | ReturnRanges():
+                return self._without_records(command)
             case ClearArchived(key, through):
                 return Decided(self.archive.cleared(key, through))
             case Keep(partitions, leases, pages, groups):
@@ -176,12 +178,9 @@ class ShareShard:
                 kept += [GroupRetained(one) for one in groups if one in self.retained]
                 return Decided([*kept, *(e for one in pages for e in self.archive.kept(*one))])
             case Recovered():
-                # Where a lock lapsed two leases may know of a record: the later delivery, applied
-                # last, is the one that holds it.
-                taken = [e for lease in self.leases.values() for e in self._reclaimed(lease, now)]
-                taken.sort(key=lambda event: event.deliveries)
-                signs = [self._sign(lease, now) for lease in self.leases]
-                return Decided([*taken, *signs, Restarted(now.mono, frozenset(self._of_group))])
+                return recovered(
+                    command, self.leases, self._of_group, self.partitions, self._outside.policy, now
+                )
             case _:
                 assert_never(command)
 
@@ -270,7 +269,7 @@ class ShareShard:
             case LeaseDiscarded() | LeaseRestored() | LeaseSeen():
                 self._apply_to_lease(event)
             case Restarted(at, groups):
-                self.restarted = dict.fromkeys(groups, at)
+                self.restarted.update(dict.fromkeys(groups, at))
             case PageListed() | PageForgotten():
                 self.archive.apply(event)
             case PartitionKept() | LeaseKept():
@@ -351,6 +350,17 @@ class ShareShard:
             if isinstance(event, Forgotten):
                 more += self.archive.forgotten(event.key)
         return [*events, *more] if more else events
+
+    def _without_records(self, command: ForgetTopic | LogEndLost | ReturnRanges) -> Decided[Event]:
+        match command:
+            case ForgetTopic(topic_id):
+                return Decided(forgotten(topic_id, self.partitions, self.queue))
+            case LogEndLost(key):
+                return lost_end(command, self.queue(key.group))
+            case ReturnRanges():
+                return returned(command, self.partitions)
+            case _:
+                assert_never(command)
 
     def _for_members(
         self, command: ReleaseMember | StartPartitions, now: Now
@@ -463,9 +473,6 @@ class ShareShard:
                 return committed(lease, command, partitions, now, policy)
             case _:
                 assert_never(command)
-
-    def _reclaimed(self, lease: Lease, now: Now) -> list[Acquired]:
-        return reclaimed(lease, self.partitions, now, self._outside.policy(lease.key[0]))
 
 
 def _certain(answer: "list[PartitionEvent] | Refused") -> "list[PartitionEvent]":

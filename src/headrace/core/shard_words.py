@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.core.archived import ArchiveEvent
 from headrace.core.leases import (
     FREED_MAX,
+    Acquisition,
     Claim,
     Held,
     LeaseEvent,
@@ -26,7 +27,8 @@ from headrace.core.share_group import (
     Timing,
     TopicView,
 )
-from headrace.core.share_words import PORTION_RUNS, Policy, ShareKey
+from headrace.core.share_partition import SharePartition
+from headrace.core.share_words import PORTION_RUNS, Policy, Range, ShareKey
 from headrace.core.share_words import Command as PartitionCommand
 from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.types import MemberId, MonoMs
@@ -208,9 +210,30 @@ class Keep:
         return sum(map(len, (self.partitions, self.leases, self.pages, self.groups)))
 
 
+class RecoveryStep(NamedTuple):
+    """One step of a recovery.
+
+    With `held`, a lease of the group that is called `holder` takes back the locks of a range; with
+    `lease`, that counts as a member for a while; otherwise the members of the group are forgotten.
+    """
+
+    group: str
+    holder: MemberId = MemberId("")
+    held: Held | None = None
+    lease: LeaseKey | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The journal was replayed: give leases the locks back that died with the process."""
+    """The journal was replayed: give leases the locks back that died with the process.
+
+    At most `runs_max` runs of records are locked in one step. `blocks` of as many steps are left,
+    of the first of them what is from the offset `first` on; None before they are worked out.
+    """
+
+    runs_max: int = PORTION_RUNS
+    blocks: tuple[tuple[RecoveryStep, ...], ...] | None = field(default=None, repr=False)
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,14 +287,41 @@ GroupCommand = Heartbeat | StartPartitions | ReleaseMember | AdminCommand
 
 @dataclass(frozen=True, slots=True)
 class LogEndLost:
-    """A log ends at `end`, though records behind that were known of: they are no more."""
+    """A log ends at `end`, though records behind that were known of: they are no more.
+
+    At most `ranges_max` ranges are handled in one step. `known` has what is left of leases without
+    the share-partition, and `behind` the acquisitions that have records behind `end`.
+    """
 
     key: ShareKey
     end: int
+    ranges_max: int = FREED_MAX
+    known: Remainders = field(default_factory=Remainders, repr=False)
+    behind: tuple[Acquisition, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnRanges:
+    """The rest of a LogEndLost: blocks of ranges that are in flight again.
+
+    They count for this share-partition as long as it has this `state_epoch`.
+    """
+
+    share: SharePartition = field(repr=False)
+    state_epoch: int
+    blocks: tuple[tuple[Range, ...], ...] = field(repr=False)
 
 
 Command = (
-    GroupCommand | On | LeaseCommand | ForgetTopic | Keep | Recovered | ClearArchived | LogEndLost
+    GroupCommand
+    | On
+    | LeaseCommand
+    | ForgetTopic
+    | Keep
+    | Recovered
+    | ClearArchived
+    | LogEndLost
+    | ReturnRanges
 )
 
 
@@ -309,7 +359,10 @@ class LeaseKept:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The members that these groups had before are forgotten, and may be heard of. Volatile."""
+    """The members that these groups had before are forgotten, and may be heard of. Volatile.
+
+    It is in each portion of a recovery.
+    """
 
     at: MonoMs
     groups: frozenset[str]

@@ -219,7 +219,7 @@ def _with_discarded(
         return Decided([], Unfinished(prepare=partial(_prepared, command, known, missing)))
     known = known.extended(missing)
     replaced = [before for before, left in known.pairs if left is not before]
-    return Decided([*events, *_discarded(queue, known)], reply, unused(replaced))
+    return Decided([*events, *discarded(queue, known)], reply, unused(replaced))
 
 
 def _prepared(
@@ -231,13 +231,7 @@ def _prepared(
     return replace(command, known=known.extended(missing))
 
 
-def discarded(queue: Queue, keys: frozenset[ShareKey]) -> list[LeaseDiscarded]:
-    """Return what is left of leases without these share-partitions, where they have some."""
-    outstanding = [one for lease in queue.leases for one in lease.acquisitions.values()]
-    return _discarded(queue, Remainders(keys).extended(outstanding))
-
-
-def _discarded(queue: Queue, known: Remainders) -> list[LeaseDiscarded]:
+def discarded(queue: Queue, known: Remainders) -> list[LeaseDiscarded]:
     """Return what is left of leases, for which `known` has all acquisitions."""
     left_of = {id(before): left for before, left in known.pairs}
     events: list[LeaseDiscarded] = []

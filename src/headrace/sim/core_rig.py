@@ -16,7 +16,7 @@ from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Command, Event, OpenLease, Recovered
 from headrace.core.share_group import Heartbeat, Timing, TopicView
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import DELAYED, Acquired, Policy, ShareKey
+from headrace.core.share_words import DELAYED, PORTION_RUNS, Acquired, Policy, ShareKey
 from headrace.core.types import MemberId, MonoMs, Now, WallMs
 from headrace.log.record_codec import ShareJournal
 from headrace.log.share_history import Delivery, RecordHistory
@@ -29,6 +29,7 @@ KEY = ShareKey("group", TOPIC, 0)
 SESSION = ("group", "checkpoint")
 MEMBERS = ("ann", "bob")
 LOCK_MS = 1000
+_PORTIONS = (1, 3, PORTION_RUNS)  # of a recovery, in runs of records
 
 
 class CoreRig:
@@ -146,7 +147,7 @@ class CoreRig:
         self.crash()
         self.model.crash()
         self.agree()
-        self.send(Recovered())
+        self.send(Recovered(_PORTIONS[self.mono % len(_PORTIONS)]))
         self.model.reclaim(self.mono)
 
     def _machine(self) -> tuple[ShareShard, ShareJournal]:

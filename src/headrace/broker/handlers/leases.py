@@ -174,12 +174,12 @@ async def _acquire(call: wire.AcquireRequest, services: Services) -> wire.Acquir
 
 
 def _keys(services: Services, call: wire.Call) -> list[Any]:
-    """What could make records available to a lease: appends, and releases in its group."""
-    machine = services.shares.machine(call.group)
-    return [
-        wait_key(call.group),
-        *(TopicPartition(key.topic_id, key.partition) for key in machine.partitions_of(call.group)),
-    ]
+    """Return what could make records available to a lease: appends, and releases in its group."""
+    lease = services.shares.machine(call.group).leases.get(_lease(call))
+    named = () if lease is None else map(services.catalog.topics.get, lease.topics)
+    topics = [topic for topic in named if topic is not None]
+    partitions = [TopicPartition(one.id, n) for one in topics for n in range(one.partitions)]
+    return [wait_key(call.group), *partitions]
 
 
 def _portion(size: int) -> int:
