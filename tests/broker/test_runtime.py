@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from headrace.broker import runtime
+from headrace.broker.loop_turns import Turns
 from headrace.broker.replay import JournalDamaged
 from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.shards import all_durable
@@ -73,6 +74,7 @@ def shard_on(
     synced: asyncio.Event | None = None,
     journal: SegmentedLog | None = None,
     roll: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    turns: Turns | None = None,
 ) -> Shard:
     """A process: opens the journal, replays it, and begins; a sync takes until `synced`."""
 
@@ -99,6 +101,7 @@ def shard_on(
         recovered=Recovered(),
         sync=sync if synced is not None else None,
         roll=roll or roll_in_thread,
+        turns=turns,
     )
     shard.load()
     shard.start()

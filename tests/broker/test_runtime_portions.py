@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
+from time import perf_counter, thread_time
 from typing import Any
 
 import pytest
 
 from headrace.broker import runtime
+from headrace.broker.loop_turns import Turns
 from headrace.broker.runtime import StorageFault
 from headrace.core.leases import Staged
 from headrace.core.machine import Unfinished
@@ -17,6 +19,8 @@ from headrace.core.shard_words import (
     Committed,
     Opened,
     OpenLease,
+    Renewed,
+    RenewLease,
     SettleLease,
     StageLease,
 )
@@ -233,7 +237,7 @@ def test_a_batch_that_is_being_encoded_has_no_portion_of_a_later_command(
     run(work)
 
 
-def test_portions_go_on_while_the_journal_makes_room() -> None:
+def test_an_atomic_command_begins_when_the_journal_has_made_room() -> None:
     async def work() -> None:
         rig = Rolling()
         shard: Shard = rig.shard
@@ -255,5 +259,147 @@ def test_portions_go_on_while_the_journal_makes_room() -> None:
         rig.may_end.set()
         assert await answer == Committed(10, 10, 0, 0)
         await staging
+
+    run(work)
+
+
+class Sessions:
+    """A shard with leases, whose commits of 20 records take ten portions each."""
+
+    def __init__(self, *names: str, **settings: Any) -> None:
+        self.names = names
+        self.disk = MemoryDisk()
+        self.shard = shard_on(self.disk, **settings)
+
+    async def prepare(self) -> None:
+        await joined(self.shard)
+        for number, name in enumerate(self.names):
+            lease, first = ("group", name), number * RECORDS
+            await self.shard.ask(OpenLease(lease, ("topic",), True))
+            await self.shard.ask(AcquireLease(lease, 1, 1, RECORDS))
+            offsets = range(first + 1, first + RECORDS, 2)
+            said = tuple(Staged(KEY, Span(n, n), Verdict.RELEASE) for n in offsets)
+            await self.shard.ask(StageLease(lease, 1, 1, said))
+
+    def commit(self, *names: str) -> "list[asyncio.Future[Any]]":
+        commands = [CommitLease(("group", name), 1, 1, 2) for name in names or self.names]
+        return [asyncio.ensure_future(self.shard.ask(one)) for one in commands]
+
+    async def until_amid(self) -> None:
+        while not any(state == "ACKNOWLEDGED" for _, state, _ in runs(self.shard)):  # noqa: ASYNC110  # there is no event to wait for
+            await asyncio.sleep(0)
+
+    def after_a_crash(self) -> list[int]:
+        """What is committed of each."""
+        self.disk.crash(1.0)
+        machine = shard_on(self.disk).machine
+        assert isinstance(machine, ShareShard)
+        return [machine.leases["group", name].committed for name in self.names]
+
+
+def test_an_atomic_command_waits_until_the_one_before_is_written() -> None:
+    async def work() -> None:
+        rig = Sessions("a", "b", "c")
+        await rig.prepare()
+        appends = rig.shard.appends
+        first, *others = rig.commit("a", "b")
+        await rig.until_amid()
+        others += rig.commit("c")
+        for number, answer in enumerate([first, *others], 1):
+            assert await answer == Committed(10, 10, 0, 0)
+            assert rig.shard.appends == appends + number
+            assert [one.done() for one in others] == [n < number - 1 for n in range(2)]
+        assert rig.after_a_crash() == [1, 1, 1]
+
+    run(work)
+
+
+def test_an_answer_waits_for_no_second_atomic_command() -> None:
+    async def work() -> None:
+        rig = Sessions("a", "b")
+        await rig.prepare()
+        first, second = rig.commit()
+        reading = rig.shard.durable()
+        await rig.until_amid()
+        beside = rig.shard.durable()
+        await asyncio.gather(first, reading, beside)
+        assert not second.done()
+        assert rig.after_a_crash() == [1, 0]
+
+    run(work)
+
+
+def test_a_renewal_in_portions_keeps_nothing_from_being_written() -> None:
+    async def work() -> None:
+        rig = Sessions("a")
+        await rig.prepare()
+        for number in range(2, RECORDS):
+            await rig.shard.ask(AcquireLease(("group", "a"), 1, number, 1))
+        renewal = asyncio.ensure_future(rig.shard.ask(RenewLease(("group", "a"), 1, 1)))
+        await asyncio.sleep(0)
+        opened = await rig.shard.ask(OpenLease(("group", "b"), ("topic",), True))
+        assert isinstance(opened, Opened)
+        assert rig.shard._unfinished
+        assert not renewal.done()
+        assert await renewal == Renewed(2 * RECORDS - 2, 0)
+
+    run(work)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_an_atomic_command_that_waits_is_given_up(closes: bool) -> None:
+    """With a fault, and when the broker stops before its first portion."""
+
+    async def work() -> None:
+        rig = Sessions("a", "b")
+        await rig.prepare()
+        first, second = rig.commit()
+        await rig.until_amid()
+        if closes:
+            await rig.shard.close()
+            assert await first == Committed(10, 10, 0, 0)
+        else:
+            rig.shard._drop(OSError(5, "a sync failed"), [])
+            with pytest.raises(StorageFault):
+                await first
+            await rebuilt(rig.shard)
+        with pytest.raises(StorageFault):
+            await second
+        assert rig.after_a_crash() == [int(closes), 0]
+
+    run(work)
+
+
+def test_a_turn_of_the_loop_has_one_portion_of_all_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        loop, turns = asyncio.get_running_loop(), Turns(perf_counter, thread_time)
+        rigs = [Sessions("a", turns=turns) for _ in range(3)]
+        for rig in rigs:
+            await rig.prepare()
+        decide, at, turn = ShareShard.decide, list[tuple[int, int]](), 0
+
+        def noting(self: ShareShard, command: Any, now: Any) -> Any:
+            if isinstance(command, SettleLease):
+                at.append((turn, id(self)))
+            return decide(self, command, now)
+
+        def begin_turn() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(begin_turn)
+
+        monkeypatch.setattr(ShareShard, "decide", noting)
+        begin_turn()
+        answers = await asyncio.gather(*(one for rig in rigs for one in rig.commit()))
+        assert answers == [Committed(10, 10, 0, 0)] * 3
+        assert len({number for number, _ in at}) == len(at) >= 30
+        order = [machine for _, machine in at]
+        begun = max(map(order.index, set(order)))
+        ended = min(len(order) - order[::-1].index(one) for one in set(order))
+        assert ended - begun > 10
+        triples = zip(
+            order[begun:ended], order[begun + 1 :], order[begun + 2 : ended], strict=False
+        )
+        assert all(len(set(three)) == 3 for three in triples), "each in turn"
 
     run(work)

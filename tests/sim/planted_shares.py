@@ -180,7 +180,7 @@ def commits_are_answered_before_their_last_portion(patch: pytest.MonkeyPatch) ->
 
     async def wrong(self: Any, reply: Any, told: Any, machine: Any) -> None:
         if reply.prepare is not None:  # it is a commit
-            self._unfinished.clear()
+            self._amid = None
             self.when_durable(told, Committed(0, 0, 0, 0))
             told = _nobody
         await sound(self, reply, told, machine)

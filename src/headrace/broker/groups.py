@@ -13,6 +13,7 @@ from typing import Any
 from headrace.broker import group_log
 from headrace.broker.config import Config
 from headrace.broker.group_meters import GroupMeters
+from headrace.broker.loop_turns import Turns
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.shards import PartitionJournal, all_durable, journals, shard_index
@@ -62,8 +63,9 @@ class Groups:
     """All consumer groups of a broker; made by `Services`."""
 
     def __init__(
-        self, config: Config, clock: Clock, topics: Topics, shares: Shares, waits: Waits
-    ) -> None:
+        self, config: Config, clock: Clock, topics: Topics, shares: Shares, waits: Waits,
+        turns: Turns,
+    ) -> None:  # fmt: skip
         self.shards: list[Shard] = []
         self.meters = GroupMeters()
         self.limits = Limits(
@@ -84,6 +86,7 @@ class Groups:
         self._topics = topics
         self._shares = shares
         self._waits = waits
+        self._turns = turns
         self._tickets = itertools.count(1)
         # By shard, each waiting request's answer; None until there is one. There are at most as
         # many as connections, because a connection's requests are answered one after the other.
@@ -297,6 +300,7 @@ class Groups:
             recovered=RestartSessions(1 if buggify("group_restart.portion") else RESTART_PORTION),
             sync=journal.durable,
             roll=journal.roll_ready,
+            turns=self._turns,
         )
         for listener in (answer, self.meters.count, group_log.tell):
             shard.listeners.append(listener)

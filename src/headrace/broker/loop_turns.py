@@ -80,6 +80,12 @@ class Turns:
         self._waiting.append((go_on, expected_seconds))
         self._begin_next()
 
+    def turn(self, expected_seconds: float) -> "asyncio.Future[None]":
+        """Return a future that is done when a task may go on, with a step of this duration."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.wait(partial(_release, future), expected_seconds)
+        return future
+
     def _begin_next(self) -> None:
         if not self._is_due:
             self._is_due = True
@@ -146,9 +152,7 @@ class LoopUse:
 
     def turn(self) -> "asyncio.Future[None]":
         """Return a future that is done when a task of this connection may go on."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turns.wait(partial(_release, future), self._seconds)
-        return future
+        return self._turns.turn(self._seconds)
 
 
 def _release(future: "asyncio.Future[None]") -> None:

@@ -15,23 +15,32 @@ or compacts batches that were to be replayed.
 
 A command that takes too long for one step of the loop is decided in portions, of which each replies
 with the rest (`machine.Unfinished`). Other commands have their turn in between and see what is
-decided so far. Nothing is written until the last portion is decided, so all of them, and what was
-decided in between, are one batch; all answers wait for it. A fault drops what was decided with the
-machine, and the rest of the command is abandoned.
+decided so far. The portions of all shards of a broker take turns, first in, first out, and one turn
+of the loop has one of them. A fault drops what was decided with the machine, and the rest of the
+command is abandoned.
+
+During an atomic command nothing is written until the last portion is decided, so all of them, and
+what was decided in between, are one batch; all answers wait for it. A shard has one such command at
+a time. Another one begins, first in, first out, when everything decided before is with the journal,
+so no answer waits for more than one of them.
 """
 
 import asyncio
 import errno
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from time import perf_counter, thread_time
 from typing import Any, Generic, TypeVar
 
 from headrace.broker.background import in_background
 from headrace.broker.listeners import Listeners
+from headrace.broker.loop_turns import TURN_SECONDS, Turns
 from headrace.broker.replay import JournalDamaged, replay, replay_in_thread
 from headrace.core.errors import Refused
 from headrace.core.machine import (
+    Decided,
     Entry,
     Journal,
     LateEntries,
@@ -79,6 +88,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         recovered: a command to run once the journal is replayed; it cannot be refused.
         sync: makes what was appended durable; fdatasync in a thread when not given.
         roll: prepares the next segment of the journal, where an append must not do that itself.
+        turns: turns of portions, shared by the shards of a broker.
     """
 
     def __init__(
@@ -92,6 +102,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         fsync: bool = False,
         recovered: CommandT | None = None,
         sync: Callable[[], Awaitable[None]] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.name = name
         self.listeners: Listeners[EventT] = Listeners()
@@ -111,8 +122,11 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._syncing: asyncio.Task[None] | None = None
         # Prepares a segment or encodes a batch in a thread; nothing is written meanwhile.
         self._rolling: asyncio.Task[None] | None = None
-        # Decide the rest of a command, which a machine has begun; it writes nothing meanwhile.
-        self._unfinished: dict[asyncio.Task[None], Machine[CommandT, EventT]] = {}
+        self._turns = turns or Turns(perf_counter, thread_time)
+        self._unfinished: set[asyncio.Task[None]] = set()  # decide the rest of a command
+        # The machine that has begun an atomic command; nothing is written meanwhile.
+        self._amid: Machine[CommandT, EventT] | None = None
+        self._held_back: deque[tuple[CommandT, Told]] = deque()  # atomic ones that wait for that
         self._must_sync = False  # something was written since the last sync began
         self._flush_due: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -222,6 +236,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
                 timer.cancel()
         if self._rebuilding is not None:
             await asyncio.wait([self._rebuilding])
+        self._refuse_held_back("the broker stops")
         while self._unfinished:
             await asyncio.wait(self._unfinished)
         self._flush()
@@ -234,18 +249,47 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
         For callers that go on with other requests meanwhile: it costs no task and no future.
         """
-        reply = self.decide(command)
-        if isinstance(reply, StorageFault):
-            told(reply)
-        elif isinstance(reply, Unfinished):
-            self._decide_rest(reply, told)
+        refused = self._refused()
+        if refused is None:
+            self._carry_out(command, told)
         else:
-            self.when_durable(told, reply)
+            told(refused)
 
-    def _decide_rest(self, reply: Unfinished[CommandT], told: Told) -> None:
-        """Begin to decide the portions that follow the first one of a command."""
-        task = in_background(self._finish(reply, told, self.machine))
-        self._unfinished[task] = self.machine
+    def _carry_out(self, command: CommandT, told: Told, *, is_next: bool = False) -> None:
+        """Decide a command, its first portion, or leave it until others are written.
+
+        Args:
+            is_next: It is the first of those that were held back.
+        """
+        answer = self.machine.decide(command, self._clock.now())
+        reply = None if isinstance(answer, Refused) else answer.reply
+        if not isinstance(reply, Unfinished):
+            self.when_durable(told, self._applied(answer))
+        elif reply.is_atomic and not (self._may_hold and (is_next or not self._held_back)):
+            if self._is_closing:
+                told(StorageFault(f"{self.name}: the broker stops"))
+            else:
+                self._held_back.append((command, told))
+        else:
+            self._applied(answer)
+            if reply.is_atomic:
+                self._amid = self.machine
+            self._unfinished.add(in_background(self._finish(reply, told, self.machine)))
+
+    @property
+    def _may_hold(self) -> bool:
+        """Whether nothing is left to be written for which an atomic command would be in the way."""
+        is_waiting = self._unwritten or self._parked or self._rolling is not None
+        return not (is_waiting or self._is_amid_portions())
+
+    def _begin_held_back(self) -> None:
+        while self._held_back and self._may_hold:
+            self._carry_out(*self._held_back.popleft(), is_next=True)
+
+    def _refuse_held_back(self, reason: object) -> None:
+        held_back, self._held_back = self._held_back, deque()
+        for _, told in held_back:
+            told(StorageFault(f"{self.name}: {reason}"))
 
     def decide(self, command: CommandT) -> Any:
         """Decide and apply: the reply, the Refused, or a StorageFault on a known fault.
@@ -254,14 +298,22 @@ class ShardRuntime(Generic[CommandT, EventT]):
         Nobody may be told of it unless it `is_durable`, or before `when_durable` calls, which has
         to be asked in the same turn: once for all the commands of a request.
         """
-        if self._fault is not None or self._rebuilding is not None:
-            self._rebuild_if_due()
-            return StorageFault(f"{self.name}: {self._fault or 'its state is being rebuilt'}")
-        return self._decide(command)
+        refused = self._refused()
+        return self._decide(command) if refused is None else refused
+
+    def _refused(self) -> StorageFault | None:
+        """Return why no command is decided now; None if one can be."""
+        if self._fault is None and self._rebuilding is None:
+            return None
+        self._rebuild_if_due()
+        return StorageFault(f"{self.name}: {self._fault or 'its state is being rebuilt'}")
 
     def _decide(self, command: CommandT) -> Any:
         """Decide and apply on a machine that is there: the reply, or the Refused."""
-        answer = self.machine.decide(command, self._clock.now())
+        return self._applied(self.machine.decide(command, self._clock.now()))
+
+    def _applied(self, answer: Decided[EventT] | Refused) -> Any:
+        """Apply what was decided: the reply, or the Refused."""
         if isinstance(answer, Refused):
             return answer
         if answer.events:
@@ -273,8 +325,9 @@ class ShardRuntime(Generic[CommandT, EventT]):
     async def _finish(
         self, reply: Unfinished[CommandT], told: Told, machine: Machine[CommandT, EventT]
     ) -> None:
-        """Decide the rest of a command that `machine` began, a portion in each turn of the loop."""
+        """Decide the rest of a command that `machine` began, a portion in each of its turns."""
         answer: Any = reply
+        is_atomic = reply.is_atomic
         del reply  # what is settled of a long command is freed portion by portion
         try:
             while isinstance(answer, Unfinished):
@@ -287,27 +340,36 @@ class ShardRuntime(Generic[CommandT, EventT]):
                     answer = self._decide(command)
                 del command
         except Exception:
-            self._unfinished.pop(_task(), None)
+            self._end_portions(machine if is_atomic else None)
             if self._fault is None and self.machine is machine:  # half of it must not be written
                 self._drop(OSError(errno.EIO, "a bug ended a command amid its portions"), [])
             told(StorageFault(f"{self.name}: a bug ended the command"))
             raise
-        self._unfinished.pop(_task(), None)
+        self._end_portions(machine if is_atomic else None)
         if isinstance(answer, StorageFault):
             told(answer)
             self._schedule()
         else:
             self.when_durable(told, answer)
 
-    @staticmethod
-    async def _rest(reply: Unfinished[CommandT]) -> CommandT:
+    def _end_portions(self, held: Machine[CommandT, EventT] | None) -> None:
+        """Forget the task that runs, and the hold of its atomic command."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._unfinished.discard(task)
+        if held is not None and self._amid is held:
+            self._amid = None
+
+    async def _rest(self, reply: Unfinished[CommandT]) -> CommandT:
         """Return the command of the next portion once others had their turn."""
         if buggify("portion.late"):
             await asyncio.sleep(_PORTION_LATE_SECONDS)
-        if reply.prepare is not None:
-            return await asyncio.get_running_loop().run_in_executor(None, reply.following)
-        await asyncio.sleep(0)
-        return reply.following()
+        if reply.prepare is None:
+            following = reply.following()
+        else:
+            following = await asyncio.get_running_loop().run_in_executor(None, reply.following)
+        await self._turns.turn(TURN_SECONDS)
+        return following
 
     def _begin(self, machine: Machine[CommandT, EventT], codec: Journal[EventT]) -> None:
         self.machine, self._codec = machine, codec
@@ -333,8 +395,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
         """Append everything decided since the last flush as one batch; let the answers out.
 
         If the journal needs a new segment for it, everything waits until that is prepared; if it
-        has many records, until they are encoded in a thread; if a command is decided in portions,
-        until the last of them.
+        has many records, until they are encoded in a thread; if an atomic command is decided in
+        portions, until the last of them.
         """
         if self._flush_due is not None:
             self._flush_due.cancel()
@@ -348,6 +410,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
             parked, self._parked = self._parked, []
             records, self._unwritten = self._unwritten, []
             self._write(records, parked)
+        self._begin_held_back()
 
     def _takes_long(self) -> bool:
         """Return whether the unwritten records are to be encoded in a thread."""
@@ -355,9 +418,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
         return is_long or LateEntries in map(type, self._unwritten)
 
     def _is_amid_portions(self) -> bool:
-        """Return whether only a part of a command is decided."""
-        begun = self._unfinished  # most often none
-        return bool(begun) and any(one is self.machine for one in begun.values())
+        """Return whether only a part of an atomic command is decided."""
+        return self._amid is self.machine
 
     def _write(
         self, records: list[_Record], parked: list[_Parked], batch: _Batch | None = None
@@ -466,6 +528,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         given_up, self._parked = parked + self._parked, []
         for told, _ in given_up:
             told(StorageFault(f"{self.name}: {error}"))
+        self._refuse_held_back(error)
         self._fail()
 
     def _fail(self) -> None:
@@ -517,7 +580,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
             while self._to_tell and self._fault is None:  # before any other command
                 some, self._to_tell = self._to_tell[:_TOLD_AT_ONCE], self._to_tell[_TOLD_AT_ONCE:]
                 for command in some:
-                    self._decide_kept(command, partial(self._told, command))
+                    self._carry_out(command, partial(self._told, command))
                 await asyncio.sleep(0)
         except OSError as error:
             self._not_rebuilt(fault, error)
@@ -585,14 +648,6 @@ class ShardRuntime(Generic[CommandT, EventT]):
         """Return whether the rebuild after a fault cannot succeed any more."""
         return self._is_closing or self._fault is not fault
 
-    def _decide_kept(self, command: CommandT, told: Told) -> None:
-        """Decide a command at the end of a rebuild, while all others are refused."""
-        reply = self._decide(command)
-        if isinstance(reply, Unfinished):
-            self._decide_rest(reply, told)
-        else:
-            self.when_durable(told, reply)
-
     def _not_rebuilt(self, fault: OSError, error: OSError) -> None:
         """Try again later, unless another fault that came meanwhile sees to that."""
         if self._fault is None or self._fault is fault:
@@ -645,13 +700,6 @@ def _free(items: list[Any]) -> None:
     """Empty a list with pauses for other threads; a long one takes some ten milliseconds."""
     while items:
         del items[-_ENCODED_MAX:]
-
-
-def _task() -> asyncio.Task[Any]:
-    """Return the task that runs."""
-    task = asyncio.current_task()
-    assert task is not None
-    return task
 
 
 def _release(parked: list[_Parked]) -> None:

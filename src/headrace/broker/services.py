@@ -8,6 +8,7 @@ import fcntl
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import perf_counter, thread_time
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from headrace.broker.group_memory import GroupMemory
 from headrace.broker.groups import Groups
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.log_validator import LogValidator
+from headrace.broker.loop_turns import Turns
 from headrace.broker.metrics import Metrics
 from headrace.broker.newest_batches import NewestBatches
 from headrace.broker.offset_expiry import OffsetExpiry
@@ -86,11 +88,12 @@ class Services:
         self._fetch_session_id = clock.wall() % _SESSION_IDS
         self.topics = Topics(config, disk, clock, self.waits, new_id)
         clock.heed(NewestBatches(self.topics.partitions))
-        self.shares = Shares(config, clock, self.topics, self.waits)
+        turns = Turns(perf_counter, thread_time)  # of portions
+        self.shares = Shares(config, clock, self.topics, self.waits, turns)
         self.log_starts = LogStarts(self.shares)
         self.share_pruning = SharePruning(config, clock, self.shares, self.topics.partitions)
         self.share_watch = ShareWatch(clock, self.shares, self.topics.partitions)
-        self.groups = Groups(config, clock, self.topics, self.shares, self.waits)
+        self.groups = Groups(config, clock, self.topics, self.shares, self.waits, turns)
         self.group_memory = GroupMemory(config, self.groups, self.shares)
         self.offset_expiry = OffsetExpiry(config, clock, self.groups, self.topics)
         self.offset_seeding = OffsetSeeding(self.groups, self.topics, self.decoding_threads)

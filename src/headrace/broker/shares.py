@@ -19,6 +19,7 @@ from headrace.broker.archived_log import ArchivedLog
 from headrace.broker.background import in_background
 from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
+from headrace.broker.loop_turns import Turns
 from headrace.broker.partitions import Partition
 from headrace.broker.replay import JournalDamaged
 from headrace.broker.runtime import ShardRuntime, StorageFault
@@ -122,7 +123,9 @@ class _Resolved:
 class Shares:
     """All share groups of a broker; made by `Services`."""
 
-    def __init__(self, config: Config, clock: Clock, topics: Topics, waits: Waits) -> None:
+    def __init__(
+        self, config: Config, clock: Clock, topics: Topics, waits: Waits, turns: Turns
+    ) -> None:
         self.shards: list[Shard] = []
         self.journals: Sequence[Partition] = ()  # of each shard
         self.sessions = ShareSessions(
@@ -134,6 +137,7 @@ class Shares:
         self._clock = clock
         self._topics = topics
         self._waits = waits
+        self._turns = turns
         self.archived_log = ArchivedLog(clock, topics)
         self._resolved: dict[str, _Resolved] = {}
         self._opened: dict[UUID, Sequence[Partition]] = {}  # topics, all of them open
@@ -429,6 +433,7 @@ class Shares:
             recovered=Recovered(1 if buggify("share_recovery.portion") else PORTION_RUNS),
             sync=journal.durable,
             roll=journal.roll_ready,
+            turns=self._turns,
         )
 
     def _wake(self, events: Sequence[Event]) -> None:

@@ -166,7 +166,7 @@ def reclaim_portion(
                     command, numbers=command.numbers[place:], held=held, at=at, first=first,
                     records=records, reclaimed=reclaimed_records, before=before,
                 )  # fmt: skip
-                return Decided(events, Unfinished(rest))
+                return Decided(events, Unfinished(rest, is_atomic=False))  # locks are volatile
             begin, last = max(first, held[at].span.first), held[at].span.last
             until, locks, runs = take_back(
                 lease.holder, held[at], begin, left, partitions, now, policy
@@ -216,7 +216,8 @@ def staged(lease: Lease, command: StageLease) -> Decided[Event] | Refused:
     if refused is not None:
         return refused
     if until < len(dispositions):
-        return Decided([], Unfinished(replace(command, checked=until, held=acquisition.held)))
+        rest = replace(command, checked=until, held=acquisition.held)
+        return Decided([], Unfinished(rest, is_atomic=False))  # nothing is decided yet
     events = [LeaseStaged(lease.key, seq, command.part, command.epoch, dispositions)]
     kept = acquisition.kept(command.epoch)
     replaced = {

@@ -35,12 +35,14 @@ class Unfinished(Generic[RestT]):
     """A reply: the command is decided in portions, and this was not the last of them.
 
     `rest` is the command that decides the next portion. If `prepare` is set, that command is
-    `prepare()` instead, which reads immutable data only and may run in a thread. Nothing of the
-    portions is durable before all of them are decided; the reply is that of the last one.
+    `prepare()` instead, which reads immutable data only and may run in a thread. The reply is that
+    of the last portion. Nothing of an atomic command is durable before all its portions are
+    decided; what another one decided may be written between two portions.
     """
 
     rest: RestT | None = None
     prepare: Callable[[], RestT] | None = None
+    is_atomic: bool = True
 
     def following(self) -> RestT:
         """Return the command of the next portion; this takes long if it is to be prepared."""

@@ -216,7 +216,8 @@ def _with_discarded(
         if id(acquisition) not in done
     ]
     if sum([acquisition.ranges for acquisition in missing]) > command.ranges_max:
-        return Decided([], Unfinished(prepare=partial(_prepared, command, known, missing)))
+        prepare = partial(_prepared, command, known, missing)
+        return Decided([], Unfinished(prepare=prepare, is_atomic=False))  # nothing is decided yet
     known = known.extended(missing)
     replaced = [before for before, left in known.pairs if left is not before]
     return Decided([*events, *discarded(queue, known)], reply, unused(replaced))
