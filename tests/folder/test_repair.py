@@ -748,6 +748,43 @@ def test_a_topic_whose_deletion_had_begun_is_not_restored(killed: Folder, write:
     assert Manifest(disk).topics[topic_id].is_deleting
 
 
+@pytest.mark.parametrize("is_deleting", [False, True])
+def test_a_topic_that_only_the_catalogue_has_keeps_its_damaged_partition(
+    is_deleting: bool, killed: Folder, write: Write
+) -> None:
+    """A kill amid its creation or deletion, or a full disk, kept it out of the manifest."""
+    root = write(killed.files)
+    metadata, disk = root / "orders-0" / "partition.metadata", OsDisk(root)
+    topic_id = partition_metadata.read(disk, "orders-0").topic_id
+    manifest = Manifest(disk)
+    if is_deleting:
+        manifest.begin_deletion(topic_id, manifest.topics[topic_id])
+    else:
+        manifest.remove_topic(topic_id)
+    metadata.write_bytes(metadata.read_bytes()[:20])
+    done = repaired(root)
+    assert done.is_complete
+    assert [one.path for one in done.actions] == ["orders-0/partition.metadata"]
+    found = log_of(started(root, killed))
+    assert partition_metadata.read(disk, "orders-0").topic_id == topic_id
+    shutil.rmtree(root)
+    assert found == log_of(started(write(killed.files), killed))
+
+
+def test_a_topic_gets_no_folder_that_a_deleted_one_of_its_name_may_have(
+    killed: Folder, write: Write
+) -> None:
+    root = write(killed.files)
+    metadata, disk = root / "orders-0" / "partition.metadata", OsDisk(root)
+    topic_id = partition_metadata.read(disk, "orders-0").topic_id
+    Manifest(disk).remove_topic(topic_id)
+    former = ListedTopic(1, "orders", is_deleting=True)
+    Manifest(disk).put_topic("AAAAAAAAAAUAAAAAAACAAA", former)
+    metadata.write_bytes(metadata.read_bytes()[:20])
+    done = repaired(root)
+    assert (done.actions, done.is_complete) == ([], False)
+
+
 def test_the_first_offset_that_a_cut_of_a_journal_takes_is_reported(
     large_killed: Folder, write: Write
 ) -> None:

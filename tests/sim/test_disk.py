@@ -125,6 +125,22 @@ def test_damage_is_undone_by_a_copy_and_keeps_what_was_appended_since() -> None:
     assert kinds == {BIT, LOST, SHORT, MISSING}
 
 
+def test_damage_stands_where_a_failed_sync_has_the_unsynced_end_cut_off() -> None:
+    disk, synced = FaultyDisk("seed", lambda: None), b"synced" * 10
+    file = disk.open(LOG)
+    file.append(synced)
+    file.sync()
+    disk.overwrite("t-0/recovery-point", b"claim", 0)
+    file.append(b"unsynced")
+    disk.damage.kinds = (BIT,)
+    assert disk.damage.live(["t"]) is not None
+    file.truncate(len(synced))
+    assert disk.damage.standing == [LOG]
+    file.append(b"later")
+    disk.damage.undo()
+    assert disk.read(LOG) == synced + b"later"
+
+
 def test_a_lost_write_may_leave_what_the_file_was_before() -> None:
     found = set()
     for seed in range(40):

@@ -442,28 +442,43 @@ class _Mechanic:
     # ---- partitions
 
     def _partition_folder(self, folder: str) -> str | None:
-        """Make what is missing of a partition whose topic the manifest has."""
+        """Make what is missing of a partition whose topic the manifest or the catalogue has."""
         found = _PARTITION.fullmatch(folder)
         if found is None or folder == CATALOGUE:
             return None
-        try:
-            topics = Manifest(self._disk).topics
-        except CorruptLog:
+        topic_id = self._topic_id(found[1])
+        if topic_id is None:
             return None
-        ids = [
-            id_ for id_, topic in topics.items() if topic.name == found[1] and not topic.is_deleting
-        ]
-        if not ids:
-            return None
-        text = f"write {METADATA} with the topic id {ids[0]}"
+        text = f"write {METADATA} with the topic id {topic_id}"
         if self._disk.exists(f"{folder}/{METADATA}"):
             text += _kept([set_aside(self._disk, f"{folder}/{METADATA}")])
         if self._has_log(folder):
             remove_clean_mark(self._disk)
         else:
             text = self._empty_partition(folder)
-        partition_metadata.write(self._disk, folder, ids[0])
+        partition_metadata.write(self._disk, folder, topic_id)
         return text
+
+    def _topic_id(self, name: str) -> str | None:
+        """Return the id of a topic by the manifest, else by the catalogue; None where unknown.
+
+        The manifest lacks a new topic after a kill amid its creation, and for as long as the disk
+        is full. A folder may still be that of a former topic whose deletion the manifest lists.
+        """
+        try:
+            topics = Manifest(self._disk).topics
+        except CorruptLog:
+            return None
+        listed = {id_: one.is_deleting for id_, one in topics.items() if one.name == name}
+        for id_, is_deleting in listed.items():
+            if not is_deleting:
+                return id_
+        try:
+            topic = read_catalogue(self._disk, config_of(self._disk).node_id).topics.get(name)
+        except NewerVersionError:
+            return None
+        topic_id = None if topic is None else uuid_text(topic.id)
+        return topic_id if listed.keys() <= {topic_id} else None
 
     def _has_log(self, folder: str) -> bool:
         """Return whether a folder has segments, or a recovery point that names one."""

@@ -207,10 +207,14 @@ class Damage:
     def lose_ends(self) -> None:
         """Forget the unsynced ends of damaged logs, which a power cut may take or change."""
         for path in filter(_is_log, self.standing):
-            damaged = self._damaged[path]
-            if damaged is not None and (synced := self._files[path].synced) < len(damaged):
-                self._copies[path] = self._copies[path][:synced]
-                self._damaged[path] = damaged[:synced]
+            if path in self._files:
+                self.cut(path, self._files[path].synced)
+
+    def cut(self, path: str, size: int) -> None:
+        """Forget the end of a damaged file that is cut to a size, as after a failed sync."""
+        damaged = self._damaged.get(path)
+        if damaged is not None and size < len(damaged):
+            self._copies[path], self._damaged[path] = self._copies[path][:size], damaged[:size]
 
     # ---- what may be damaged
 

@@ -274,6 +274,7 @@ class WatchedFile(MemoryFile):
     def truncate(self, size: int) -> None:
         self._faulty.cutting(self._path, self._content, size)
         super().truncate(size)
+        self._faulty.damage.cut(self._path, size)
 
 
 def _holed(rng: Random, data: bytes) -> bytes:
