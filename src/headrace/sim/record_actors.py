@@ -86,6 +86,11 @@ class _Stream:
         return self.pending[-1].end if self.pending else self.sequence
 
     @property
+    def is_overtaken(self) -> bool:
+        """Return whether a batch is acknowledged before an earlier one, which has failed."""
+        return any(one.sequence < self.sequence for one in self.pending)
+
+    @property
     def unsent(self) -> list[_Batch]:
         """Return the batches to send again; none while others of the stream are in flight."""
         return [] if any(one.is_in_flight for one in self.pending) else self.pending
@@ -341,7 +346,8 @@ class PipelinedProducer(IdempotentProducer):
 
     The first batch of an id in a partition is acknowledged before the next one is sent: a broker
     that does not know a producer takes any sequence as its first, as Kafka does, so a batch behind
-    one that failed would be accepted.
+    one that failed would be accepted. Where a request fails that has written its batch, later
+    batches are accepted: as in the Java client, new ones wait until the failed one is acknowledged.
     """
 
     _pause = (0.0, 0.2)
@@ -375,7 +381,7 @@ class PipelinedProducer(IdempotentProducer):
                 await self._resend(connection, place, stream)
             elif self._misuses(stream):
                 await self._misuse(connection, place, stream)
-            elif stream.sequence or not stream.pending:
+            elif not stream.pending or (stream.sequence and not stream.is_overtaken):
                 stream.pending.append(self._batch(place, stream))
                 await self._begin(connection, place, stream, stream.pending[-1])
             if self._id < 0:
