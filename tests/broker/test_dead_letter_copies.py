@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import dead_letter_copies
+from headrace.broker import dead_letter_copies, dead_letters
+from headrace.broker.dead_letters import DeadLetters
 from headrace.log.rewriting import scan, with_records
 from headrace.wire import batches
 
@@ -31,6 +32,40 @@ def test_a_record_that_is_not_in_the_log_any_more_is_listed(tmp_path: Path) -> N
     assert queue.offsets("dlq.jobs") == [0, 3, 5]
     gone = "bad; no dead letter: the {} of jobs-0 cannot be had from the log any more"
     assert queue.listed == [(1, 2, gone.format("records 1-2")), (4, 4, gone.format("record 4"))]
+
+
+def test_copies_of_finished_records_are_not_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead-letter topic may have any number of them."""
+    queue, found = Queue(tmp_path), list[set[int]]()
+    failures = list[OSError]()
+    done, origins = DeadLetters._done, dead_letter_copies.origins
+
+    async def failing(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await done(*arguments)
+
+    async def looking(*arguments: Any) -> Any:
+        copies = await origins(*arguments)
+        found.append({origin[3] for origin in copies})
+        return copies
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        await queue.produce(*map(record, range(6)))
+        for first, last in ((0, 2), (3, 4)):
+            await queue.reject(first, last)
+            await settled(queue.services)
+            failures.append(OSError(5, "input/output error"))
+
+    monkeypatch.setattr(DeadLetters, "_done", failing)
+    monkeypatch.setattr(dead_letters, "origins", looking)
+    monkeypatch.setattr(dead_letters, "_RETRY_SECONDS_MIN", 0.01)
+    run(queue, work)
+    assert queue.offsets("dlq.jobs") == [0, 1, 2, 3, 4]
+    assert found == [{3, 4}]
 
 
 def test_records_of_a_large_batch_are_decoded_some_at_a_time(

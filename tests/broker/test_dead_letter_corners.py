@@ -180,10 +180,10 @@ def test_a_bug_delays_the_copies_of_one_share_partition_only(
             raise ValueError("planted")
         return letter(found, run, key, *around, **payload)
 
-    async def counted(partition: Any) -> Any:
+    async def counted(*arguments: Any) -> Any:
         nonlocal looks
         looks += 1
-        return await origins(partition)
+        return await origins(*arguments)
 
     monkeypatch.setattr(dead_letters, "_letter", failing)
     monkeypatch.setattr("headrace.broker.dead_letters.origins", counted)

@@ -162,10 +162,10 @@ def test_a_failed_look_for_copies_lets_no_group_copy_twice(
 
         failures = iter([OSError(5, "input/output error")])
 
-        async def origins(partition: Any) -> Any:
+        async def origins(*arguments: Any) -> Any:
             for failure in failures:
                 raise failure
-            return await real_origins(partition)
+            return await real_origins(*arguments)
 
         monkeypatch.setattr(dead_letters, "origins", origins)
         again = await process(tmp_path)
@@ -223,9 +223,9 @@ def test_copies_that_a_failed_sync_cuts_off_are_written_again(
 
             return change
 
-        async def origins(partition: Any) -> Any:
+        async def origins(*arguments: Any) -> Any:
             looks.append(target.log.end_offset - target.log.durable_end)
-            return await real_origins(partition)
+            return await real_origins(*arguments)
 
         monkeypatch.setattr(OsFile, "sync", failing(OsFile.sync))
         monkeypatch.setattr(OsFile, "truncate", failing(OsFile.truncate))

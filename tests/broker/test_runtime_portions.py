@@ -370,6 +370,32 @@ def test_an_atomic_command_that_waits_is_given_up(closes: bool) -> None:
     run(work)
 
 
+def test_a_bug_in_an_atomic_command_that_waited_ends_that_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        rig = Sessions("a", "b", "c")
+        await rig.prepare()
+        first, second, third = rig.commit()
+        await rig.until_amid()
+        decide = ShareShard.decide
+
+        def broken(self: ShareShard, command: Any, now: Any) -> Any:
+            if isinstance(command, CommitLease) and command.lease == ("group", "b"):
+                raise AssertionError("planted")
+            return decide(self, command, now)
+
+        monkeypatch.setattr(ShareShard, "decide", broken)
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with asyncio.timeout(60):
+            assert [await first, await third] == [Committed(10, 10, 0, 0)] * 2
+            with pytest.raises(StorageFault):
+                await second
+        assert rig.after_a_crash() == [1, 0, 1]
+
+    run(work)
+
+
 def test_a_turn_of_the_loop_has_one_portion_of_all_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         loop, turns = asyncio.get_running_loop(), Turns(perf_counter, thread_time)

@@ -7,10 +7,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from headrace.broker import share_bounds
+from headrace.broker.partitions import Partitions
+from headrace.broker.share_bounds import LogStarts
+from headrace.broker.shares import Shares
 from headrace.core.catalog import CreateTopic
 from headrace.core.errors import Refused
 from headrace.core.leases import Held, LeaseAcquired, LeaseOpened
-from headrace.core.shard_words import On
+from headrace.core.shard_words import LogEndLost, On
 from headrace.core.share_group import Heartbeat
 from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareKey, Verdict
 from headrace.core.types import MemberId, Span
@@ -37,8 +40,8 @@ class Broker(Inside):
         machine = self.services.shares.machine("group")
         return machine.partitions[ShareKey("group", self.topic_id, 0)].start
 
-    def append(self, count: int) -> None:
-        partition = self.services.partition("orders", 0)
+    def append(self, count: int, index: int = 0) -> None:
+        partition = self.services.partition("orders", index)
         assert partition is not None
         partition.append_records([Record(0, self.clock.wall(), b"", b"") for _ in range(count)])
 
@@ -46,10 +49,10 @@ class Broker(Inside):
         answer = await self.services.shares.ask("group", command)
         assert not isinstance(answer, Refused), answer
 
-    async def finish(self, span: Span) -> None:
-        """Acquire and accept records."""
-        key = ShareKey("group", self.topic_id, 0)
-        await self.ask(On(key, Acquire(MEMBER, [span], len(span), 2000, exact=True)))
+    async def finish(self, span: Span, index: int = 0) -> None:
+        """Acquire records from 0 on, and accept some."""
+        key, taken = ShareKey("group", self.topic_id, index), Span(0, span.last)
+        await self.ask(On(key, Acquire(MEMBER, [taken], len(taken), 2000, exact=True)))
         accepted = Acknowledged(span, [Verdict.ACCEPT], None)
         await self.ask(On(key, Acknowledge(MEMBER, [accepted])))
 
@@ -92,6 +95,47 @@ def test_a_second_power_cut_does_not_bring_back_the_states_of_lost_records() -> 
         with contextlib.suppress(OSError):  # the files of a broker that died are of no use
             play(lambda: Broker(disk), scene)
     assert ends == [10]
+
+
+def test_all_lost_ends_are_forgotten_before_the_broker_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where each takes several portions, and the next one begins only after those."""
+    disk, count = MemoryDisk(), 4
+    ends = list[int]()
+
+    def in_portions(key: ShareKey, end: int) -> LogEndLost:
+        return LogEndLost(key, end, 0)
+
+    async def first(broker: Broker) -> None:
+        await broker.services.topics.create(CreateTopic("orders", uuid4(), count, {}))
+        await broker.ask(Heartbeat("group", MEMBER, 0, frozenset({"orders"})))
+        for index in range(count):
+            broker.append(10, index)
+        sync(disk, "")
+        for index in range(count):
+            broker.append(10, index)
+            await broker.finish(Span(5, 14), index)
+        sync(disk, "__share_group_state")
+        disk.crash()
+
+    async def agree(shares: Shares, partitions: Partitions, starts: LogStarts) -> None:
+        await share_bounds_agree(shares, partitions, starts)
+        ends.extend(share.end for share in shares.machine("group").partitions.values())
+        disk.crash()  # whatever the durability, all of it is on the disk
+
+    async def no_scene(broker: Broker) -> None:
+        assert broker
+
+    monkeypatch.setattr(share_bounds, "_log_end_lost", in_portions)
+    with contextlib.suppress(OSError):
+        play(lambda: Broker(disk), first)
+    share_bounds_agree = share_bounds.agree
+    monkeypatch.setattr(share_bounds, "agree", agree)
+    for _ in range(2):
+        with contextlib.suppress(OSError):
+            play(lambda: Broker(disk), no_scene)
+    assert ends == [10] * count * 2
 
 
 def test_the_end_of_a_log_that_is_opened_late_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

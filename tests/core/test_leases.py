@@ -1,7 +1,10 @@
 """The lease protocol: a test for each piece and each row of its failure matrix (docs/spark.md)."""
 
+from typing import Any
+
 import pytest
 
+from headrace.core import lease_settling
 from headrace.core.errors import Refused, Why
 from headrace.core.leases import Held, Staged
 from headrace.core.shard_words import (
@@ -16,6 +19,7 @@ from headrace.core.shard_words import (
     StageLease,
 )
 from headrace.core.share_group import Heartbeat
+from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Acknowledge, Acknowledged, ShareKey, Verdict
 from headrace.core.types import MemberId, Span
 
@@ -31,6 +35,27 @@ def test_ranges_come_from_all_partitions_up_to_the_limit(broker: LeaseRig) -> No
     epoch = broker.open()
     held = broker.ask(AcquireLease(LEASE, epoch, 1, 50))
     assert held == (Held(P0, Span(0, 24), 1), Held(P1, Span(0, 24), 1))
+
+
+@pytest.mark.parametrize("records_max", [1, 2, 3, 8])
+def test_few_records_at_a_time_come_from_all_partitions(
+    records_max: int, broker: LeaseRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all of them always have more; and those that are left out cost nothing."""
+    monkeypatch.setattr(lease_settling, "ACQUIRED_PARTITIONS_MAX", 4)
+    broker.ends, deciding, decide = (1000,) * 12, [0], SharePartition.decide
+
+    def counted(share: SharePartition, *command: Any) -> Any:
+        deciding[0] += 1
+        return decide(share, *command)
+
+    monkeypatch.setattr(SharePartition, "decide", counted)
+    epoch, seen = broker.open(), set[int]()
+    for number in range(1, 25):
+        held = broker.ask(AcquireLease(LEASE, epoch, number, records_max))
+        seen.update(one.key.partition for one in held)
+    assert seen == set(range(12))
+    assert deciding[0] <= 24 * min(records_max, 4)
 
 
 def test_bounds_keep_later_records_out(broker: LeaseRig) -> None:

@@ -381,8 +381,12 @@ def test_damage_between_two_entries_of_a_sound_index_rebuilds_nothing(
     log.close()
 
 
-def test_what_lies_before_a_damaged_block_is_read(append: Append) -> None:
-    """However much a reader takes at a time: it would ask for the same bytes again and again."""
+@pytest.mark.parametrize("place", ["end", "sector", "low offset", "high offset", "past the end"])
+def test_what_lies_before_a_damaged_block_is_read(place: str, append: Append) -> None:
+    """However much a reader takes at a time: it would ask for the same bytes again and again.
+
+    Nothing that stands in the damaged block says where others are, or what is damaged before it.
+    """
     disk, step = MemoryDisk(), 1 << BLOCK_BITS
     log = SegmentedLog(disk, FOLDER)
     while log.end_offset < 12:
@@ -395,7 +399,14 @@ def test_what_lies_before_a_damaged_block_is_read(append: Append) -> None:
     for header in headers:
         starts.append(starts[-1] + header.size)
     damaged = next(number for number, start in enumerate(starts) if start >= step)
-    data[starts[damaged + 1] - 1] ^= 1
+    begin = starts[damaged]
+    if place == "end":
+        data[starts[damaged + 1] - 1] ^= 1
+    elif place == "sector":
+        data[begin : begin + 512] = bytes(512)
+    else:
+        offset = {"low offset": 1, "high offset": 9, "past the end": 1 << 20}[place]
+        data[begin : begin + 8] = offset.to_bytes(8)
     disk.write(path, bytes(data))
 
     log = SegmentedLog(disk, FOLDER, clean=True)
@@ -405,6 +416,9 @@ def test_what_lies_before_a_damaged_block_is_read(append: Append) -> None:
         through = log.read_through(0, 11, len(data), end=12)
         assert bytes(through.data) == intact
         assert [header.base_offset for header in through.headers] == list(range(damaged))
+        assert bytes(log.read_bytes(0, len(intact))) == intact
+        assert log.read(0, len(data)).headers == through.headers
+        assert bytes(log.read_bytes(9, len(data))) == bytes(data[starts[9] :])
         for read in (log.read_bytes, log.read):
             with pytest.raises(DamagedBlockError):
                 read(damaged, len(data))

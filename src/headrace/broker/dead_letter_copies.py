@@ -9,7 +9,7 @@ million of them.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -29,7 +29,8 @@ _RECORDS_AT_ONCE = 10_000  # that are decoded and not copied yet
 _HEAD_BYTES_MAX = 100  # of a batch, its one record, and the lengths in it
 _HEADER_BYTES_MAX = 10  # beside the name and value of a header
 
-Origin = tuple[str, str, int, int, int]  # group, topic, partition, offset, timestamp
+Place = tuple[str, str, int]  # group, topic, partition
+Origin = tuple[str, str, int, int, int]  # a place, offset, timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,15 @@ Found = batches.Record | Lost
 _REMOVED = "cannot be had from the log any more"
 
 
-async def origins(partition: Partition) -> set[Origin]:
+async def origins(partition: Partition, starts: Mapping[Place, int]) -> set[Origin]:
     """Return what the copies in a partition are copies of, as far as these are durable.
 
-    A failed sync may still cut off the others, and they are written again.
+    A failed sync may still cut off the others, and they are written again. A dead-letter topic may
+    have any number of copies, so only those of records that may not be finished are kept in memory.
+
+    Args:
+        partition: A partition of a dead-letter topic.
+        starts: The offset that copies of each place are looked for from; no others are.
 
     Raises: OSError.
     """
@@ -55,7 +61,7 @@ async def origins(partition: Partition) -> set[Origin]:
     offset, end = partition.start_offset, partition.high_watermark
     loop = asyncio.get_running_loop()
     while (piece := _piece(partition, offset, end)) is not None:
-        found |= await loop.run_in_executor(None, _origins, piece)
+        found |= await loop.run_in_executor(None, _origins, piece, starts)
         offset = piece.headers[-1].last_offset + 1
     return found
 
@@ -121,14 +127,17 @@ def ends(one: Found) -> tuple[int, int]:
     return (one.span.first, one.span.last) if isinstance(one, Lost) else (one.offset, one.offset)
 
 
-def _origins(piece: Slice) -> set[Origin]:
+def _origins(piece: Slice, starts: Mapping[Place, int]) -> set[Origin]:
     found: set[Origin] = set()
     start = 0
     for header in piece.headers:
         data = piece.data[start : start + header.size]
         start += header.size
         with contextlib.suppress(Malformed):
-            found.update(filter(None, map(_origin, batches.records(data))))
+            for origin in filter(None, map(_origin, batches.records(data))):
+                from_offset = starts.get(origin[:3])
+                if from_offset is not None and origin[3] >= from_offset:
+                    found.add(origin)
     return found
 
 

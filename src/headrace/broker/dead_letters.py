@@ -18,6 +18,7 @@ from headrace.broker.dead_letter_copies import (
     Found,
     Lost,
     Origin,
+    Place,
     came_from,
     copy_of,
     ends,
@@ -54,6 +55,13 @@ class _Retry(NamedTuple):
     pause: float
 
 
+class _Copies(NamedTuple):
+    """The copies that a dead-letter topic has of records of some places, from offsets on."""
+
+    starts: dict[Place, int]
+    found: set[Origin]
+
+
 class DeadLetters:
     """Writes what waits in the shards, in the background; tries again when the disk fails."""
 
@@ -66,7 +74,7 @@ class DeadLetters:
         self._task: asyncio.Task[None] | None = None
         self._in_doubt: set[ShareKey] = set()  # with copies that the journal may not know of
         self._retries: dict[ShareKey, _Retry] = {}  # of what failed
-        self._found: dict[UUID, set[Origin]] = {}
+        self._found: dict[UUID, _Copies] = {}
         self._complained: set[tuple[str, str]] = set()
         self._bugs: set[ShareKey] = set()  # whose traceback is logged
 
@@ -179,10 +187,10 @@ class DeadLetters:
         if isinstance(target, str):
             await self._done(key, [run.span for run in runs], None, target)
             return
-        known = await self._known(key, target)
+        where = (key.group, source.topic.name, key.partition)
+        known = await self._known(key, where, runs[0].span.first, target)
         payload = self._shares.settings(key.group).dead_letter_copy
         left, copies, size = deque(runs), list[batches.Record](), 0
-        where = (key.group, source.topic.name, key.partition)
         room = min(_BATCH_BYTES_MAX, target.settings.message_max_bytes)
         async for piece in wanted(source, runs):
             for number, (run, found) in enumerate(piece, 1):
@@ -268,19 +276,45 @@ class DeadLetters:
             extra={"group": group},
         )
 
-    async def _known(self, key: ShareKey, target: Partition) -> set[Origin]:
-        """Origins of the copies that are there already, read once a topic, where it is in doubt."""
+    async def _known(
+        self, key: ShareKey, where: Place, first: int, target: Partition
+    ) -> set[Origin]:
+        """Return the copies that are there already, read once a topic, where it is in doubt.
+
+        Args:
+            key: A share-partition.
+            where: Its place.
+            first: The first offset that waits to be copied.
+            target: A partition of the dead-letter topic.
+
+        Raises: OSError.
+        """
         if key not in self._in_doubt:
             return set()
         topic_id = target.key.topic_id
-        if topic_id not in self._found:
-            found = set[Origin]()
+        copies = self._found.get(topic_id)
+        # A share-partition is in doubt, and may have moved back, since a shard was rebuilt.
+        if copies is None or copies.starts.get(where, first + 1) > first:
+            copies = _Copies(await self._starts_in_doubt(), set())
+            copies.starts[where] = min(copies.starts.get(where, first), first)
             for index in range(target.topic.partitions):
                 partition = await self._topics.partitions.opened(topic_id, index)
                 if partition is not None:  # it may be deleted meanwhile
-                    found |= await origins(partition)
-            self._found[topic_id] = found  # once it is complete: a read may fail
-        return self._found[topic_id]
+                    copies.found.update(await origins(partition, copies.starts))
+            self._found[topic_id] = copies  # once it is complete: a read may fail
+        return copies.found
+
+    async def _starts_in_doubt(self) -> dict[Place, int]:
+        """Return SPSO of each share-partition that is in doubt: what is below it is finished."""
+        starts: dict[Place, int] = {}
+        for number, key in enumerate(tuple(self._in_doubt), 1):
+            if number % _TURN_RECORDS == 0:
+                await asyncio.sleep(0)
+            share = self._shares.machine(key.group).partitions.get(key)
+            source = self._topics.partitions.get(key.topic_id, key.partition)
+            if share is not None and source is not None:
+                starts[key.group, source.topic.name, key.partition] = share.start
+        return starts
 
 
 def _passed(left: deque[Run], offset: int) -> list[Span]:

@@ -284,7 +284,13 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
     def _begin_held_back(self) -> None:
         while self._held_back and self._may_hold:
-            self._carry_out(*self._held_back.popleft(), is_next=True)
+            command, told = self._held_back.popleft()
+            try:
+                self._carry_out(command, told, is_next=True)
+            except Exception:
+                told(StorageFault(f"{self.name}: a bug ended the command"))
+                self._schedule()  # begins the next one
+                raise
 
     def _refuse_held_back(self, reason: object) -> None:
         held_back, self._held_back = self._held_back, deque()

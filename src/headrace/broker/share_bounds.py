@@ -10,7 +10,7 @@ finished of the old ones.
 import asyncio
 import errno
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 
@@ -155,7 +155,7 @@ async def agree(shares: Shares, partitions: Partitions, starts: LogStarts) -> No
         OSError: what lost records leave of groups cannot be synced.
     """
     moved: dict[Partition, None] = {}
-    shortened: set[Shard] = set()
+    lost: list[_KnownEnd] = []  # with the ends of logs
     late: dict[Partition, list[_KnownEnd]] = {}
     for shard in shares.shards:
         for key, (start, end) in _known(shares.machine_of(shard)).items():
@@ -170,16 +170,13 @@ async def agree(shares: Shares, partitions: Partitions, starts: LogStarts) -> No
                 moved[partition] = None
             if end > partition.high_watermark:
                 _tell_lost(key, end, partition, partition.high_watermark)
-                shard.tell(_log_end_lost(key, partition.high_watermark))
-                shortened.add(shard)
+                lost.append((shard, key, partition.high_watermark))
     for partition, ends in late.items():
         partition.before_use(partial(_agree_late, shares, partition, ends, set()))
+    await _forget(lost, shares)
     for partition in moved:
         starts.moved(partition)
     await starts.settle()
-    for shard, journal in zip(shares.shards, shares.journals, strict=True):
-        if shard in shortened:
-            await _keep(shard, journal)
 
 
 async def _agree_late(
@@ -197,19 +194,29 @@ async def _agree_late(
     Raises:
         OSError: The journal of a group cannot be written; all is to be done again.
     """
-    shortened: set[Shard] = set()
-    for one in ends:
-        shard, key, known_end = one
-        if known_end <= end:
-            continue
+    lost = [one for one in ends if one[2] > end]
+    for one in lost:
         if one not in told:
             told.add(one)
-            _tell_lost(key, known_end, partition, end)
-        try:
-            await shard.ask(_log_end_lost(key, end))
-        except StorageFault as fault:
-            raise shard.fault or OSError(errno.EIO, str(fault)) from fault
-        shortened.add(shard)
+            _tell_lost(one[1], one[2], partition, end)
+    await _forget([(shard, key, end) for shard, key, _ in lost], shares)
+
+
+async def _forget(lost: Sequence[_KnownEnd], shares: Shares) -> None:
+    """Forget the records of share-partitions from an end on, durably.
+
+    A command that has many ranges waits until others are written, so all replies are awaited.
+
+    Raises: OSError.
+    """
+    commands = [shard.ask(_log_end_lost(key, end)) for shard, key, end in lost]
+    outcomes = await asyncio.gather(*commands, return_exceptions=True)
+    for (shard, _, _), outcome in zip(lost, outcomes, strict=True):
+        if isinstance(outcome, StorageFault):
+            raise shard.fault or OSError(errno.EIO, str(outcome)) from outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+    shortened = {shard for shard, _, _ in lost}
     for shard, journal in zip(shares.shards, shares.journals, strict=True):
         if shard in shortened:
             await _keep(shard, journal)

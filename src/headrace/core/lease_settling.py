@@ -81,7 +81,8 @@ def acquired(
 ) -> Decided[Event] | Refused:
     """Acquire records of the group's `partitions` in the topics of the lease, each in its turn.
 
-    Of at most `ACQUIRED_PARTITIONS_MAX` of them; the next number begins behind these.
+    Of at most `ACQUIRED_PARTITIONS_MAX` of them, and of one for each record; the next number begins
+    behind these.
     """
     known = lease.acquisitions.get(command.seq)
     if known is not None:
@@ -92,8 +93,7 @@ def acquired(
         return refused
     group = lease.key[0]
     mine = _partitions_of(group, partitions, views)
-    stride = ACQUIRED_PARTITIONS_MAX if len(mine) > ACQUIRED_PARTITIONS_MAX else 1
-    turn = command.seq * stride % len(mine) if mine else 0
+    turn = _turn(command, len(mine))
     taken: list[Event] = []
     partitions_left = ACQUIRED_PARTITIONS_MAX
     left, ranges_left = command.records_max, ACQUIRED_RANGES_MAX
@@ -105,7 +105,7 @@ def acquired(
         first = partition.next_fetch_offset()
         if first >= end:
             continue
-        if not partitions_left:
+        if not partitions_left or left <= 0 or ranges_left <= 0:
             break
         shares = min(len(mine) - index, partitions_left)
         quota, runs_max = (-(-room // shares) for room in (left, ranges_left))
@@ -131,6 +131,18 @@ def acquired(
     if not held:
         return Decided(starts, held)
     return Decided([*starts, *taken, LeaseAcquired(lease.key, command.seq, held)], held)
+
+
+def _turn(command: AcquireLease, count: int) -> int:
+    """Return which of `count` share-partitions an acquisition begins with.
+
+    Each round begins one later: where all numbers began with the same ones, those that come last
+    before a bound would get nothing while the others have records.
+    """
+    if count <= ACQUIRED_PARTITIONS_MAX:
+        return command.seq % count if count else 0
+    place = command.seq * max(min(ACQUIRED_PARTITIONS_MAX, command.records_max), 1)
+    return (place + place // count) % count
 
 
 def _partitions_of(

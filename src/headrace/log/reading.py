@@ -160,7 +160,8 @@ class Stops:
         near = max(segment.boundary(position + wanted) - position, 0)
         end = _last_whole(data, near, wanted)
         following = require_in_place(segment, data, end, position)
-        self._remember(following, segment, position + end)
+        if following is not None:
+            self._remember(following, segment, position + end)
         return data if end == len(data) else memoryview(data)[:end]
 
     def _begin(
@@ -205,19 +206,22 @@ def bytes_from(segments: Iterable[Source], offset: int, enough: int) -> int:
     return count
 
 
-def require_in_place(segment: Source, data: bytes, size: int, position: int) -> int:
+def require_in_place(segment: Source, data: bytes, size: int, position: int) -> int | None:
     """Check the offsets of the batches in the first `size` bytes of `data`.
 
     Args:
         position: where `data` stands in the segment.
 
-    Returns: the offset of what follows. Raises: CorruptBatch.
+    Returns: the offset of what follows; None where that is damaged. Raises: CorruptBatch.
     """
+    end = position + size
+    if size and _is_damaged(segment, end):
+        require_places(data, size, segment.base_offset, segment.end_offset)
+        return None
     begun = data[size : size + _BASE_OFFSET.size]
-    if len(begun) < _BASE_OFFSET.size and position + size < segment.size:
-        begun = segment.file.pread(_BASE_OFFSET.size, position + size)
-    is_last = position + size >= segment.size
-    following = _following(segment, b"" if is_last else begun)
+    if len(begun) < _BASE_OFFSET.size and end < segment.size:
+        begun = segment.file.pread(_BASE_OFFSET.size, end)
+    following = _following(segment, b"" if end >= segment.size else begun)
     require_places(data, size, segment.base_offset, following)
     return following
 
@@ -227,10 +231,17 @@ def require_fit(segment: Source, first: BatchHeader, position: int) -> None:
     end = position + first.size
     if end > segment.size:
         raise CorruptBatch(f"a batch of {first.size} bytes, {segment.size - position} are there")
-    begun = segment.file.pread(_BASE_OFFSET.size, end) if end < segment.size else b""
-    following = _following(segment, begun)
+    is_known = end < segment.size and not _is_damaged(segment, end)
+    following = _following(segment, segment.file.pread(_BASE_OFFSET.size, end) if is_known else b"")
     if first.last_offset >= following:
         raise CorruptBatch(f"offset {first.base_offset} before {following}")
+
+
+def _is_damaged(segment: Source, position: int) -> bool:
+    """Return whether a damaged block begins at the end of a batch. Raises: OSError."""
+    if position >= segment.size:
+        return False
+    return segment.intact_until(position - 1, position + 1) <= position
 
 
 def _following(segment: Source, begun: bytes) -> int:

@@ -257,8 +257,7 @@ class Segment:
             require_fit(self, first, position)
             return Slice(b"", ())
         wanted = min(max(max_bytes, first.size), self.size - position)
-        if self._unverified is not None:
-            self.require_intact(position, position + wanted)
+        wanted = self.intact_until(position, position + wanted) - position
         data = self.file.pread(wanted, position)
         headers = batches.headers(data)
         size = sum([header.size for header in headers])
