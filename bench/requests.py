@@ -35,7 +35,7 @@ _QUICK_ROUNDS, _QUICK_REQUESTS = 8, 40
 _LARGE = 1 << 17  # requests of so many bytes are sent less often
 _WARM = 5  # rounds that do not count: modules are imported, Java compiles
 _RECORDS = {"1KB": 1, "16KB": 16, "128KB": 1_280, "1MB": 10_240}
-_FETCH_BYTES = {"1KB": 1 << 10, "16KB": 1 << 14, "1MB": 1 << 20}
+_FETCHES = {"1KB": (0, 1 << 10), "16KB": (1, 1 << 14), "1MB": (0, 1 << 20)}  # offset and size
 
 
 def main() -> None:
@@ -126,7 +126,10 @@ def _requests(connection: Connection) -> dict[str, bytes]:
     _prepare(connection)
     frames = {f"produce_{size}": _produce(_TOPIC, _batch(size)) for size in _RECORDS}
     frames["produce_16KB_lz4"] = _produce(_TOPIC, _batch("16KB", Codec.LZ4))
-    frames |= {f"fetch_{size}": _fetch(most) for size, most in _FETCH_BYTES.items()}
+    frames |= {f"fetch_{size}": _fetch(offset, most) for size, (offset, most) in _FETCHES.items()}
+    for size, (_, most) in _FETCHES.items():
+        if len(connection.exchange(frames[f"fetch_{size}"])) < most * 0.9:
+            sys.exit(f"fetch_{size} returns less than its size")
     return frames | _others(connection)
 
 
@@ -213,10 +216,11 @@ def _produce(topic: str, batch: bytes) -> bytes:
     )
 
 
-def _fetch(most: int) -> bytes:
+def _fetch(offset: int, most: int) -> bytes:
+    """A fetch that begins with the batch at the offset: the first has a record, others sixteen."""
     partition = {
-        "partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1,
-        "log_start_offset": -1, "partition_max_bytes": most,
+        "partition": 0, "current_leader_epoch": -1, "fetch_offset": offset,
+        "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": most,
     }  # fmt: skip
     return bytes(
         frame(

@@ -43,6 +43,8 @@ def test_flags_take_no_value_in_the_help(
     told = capsys.readouterr().out
     assert "bool" not in told.lower()
     assert re.search(r"--help +Show this message", told)
+    if "--version" in told:
+        assert re.search(r"--version +Show the version", told)
 
 
 KAFKAS = ["configs", "consume", "consumer-groups", "log dump", "produce", "share-groups", "topics"]

@@ -71,6 +71,31 @@ def test_the_epoch_of_open_goes_into_every_later_call(cluster: Cluster, broker: 
     assert commits == [CommitRequest("g", "s", 3, 8)]
 
 
+def test_how_long_locks_last_is_known_from_the_last_response_that_has_it(
+    cluster: Cluster, broker: Any
+) -> None:
+    """The field is tagged: a release without it skips it, and sends what ends without a tag."""
+    script(broker, LeaseApi.OPEN, OpenRequest, OpenResponse(0, None, 3, lock_ms=30_000))
+    acquired = AcquireResponse(0, None, (), lock_ms=2_000)
+    script(broker, LeaseApi.ACQUIRE, AcquireRequest, acquired)
+    renewed = [RenewResponse(0, None, 5, 0), RenewResponse(0, None, 5, 0, lock_ms=1_000)]
+    script(broker, LeaseApi.RENEW, RenewRequest, *renewed)
+
+    lease = Lease(cluster, "g", "s")
+    known = [lease.lock_ms]
+    for call in (lambda: lease.open(("t",), "earliest"), lambda: lease.acquire(1, 1, 0)):
+        call()
+        known.append(lease.lock_ms)
+    for _ in renewed:
+        lease.renew()
+        known.append(lease.lock_ms)
+    assert known == [0, 30_000, 2_000, 2_000, 1_000]
+
+    out = Writer()
+    renewed[0].write(out)
+    assert bytes(out.data) == bytes.fromhex("0000 00 0000000000000005 0000000000000000 00")
+
+
 def test_a_lost_answer_is_asked_for_again(cluster: Cluster, broker: Any) -> None:
     commits = script(broker, LeaseApi.COMMIT, CommitRequest, None, CommitResponse(0, None, 4))
     assert Lease(cluster, "g", "s", 1).commit(2).accepted == 4

@@ -153,3 +153,10 @@ def test_the_session_talks_to_its_workers_by_unix_sockets(spark: SparkSession) -
 
     rows = spark.range(1, numPartitions=1).mapInArrow(told, "told string").collect()
     assert [row.told for row in rows] == ["true"]
+
+
+@pytest.mark.spark
+def test_a_local_session_has_no_ui_as_the_page_says(spark: SparkSession) -> None:
+    page = Path(__file__).parents[2] / "docs" / "spark.md"
+    assert "`local_session` starts no Spark UI" in page.read_text(encoding="utf-8")
+    assert spark.sparkContext.uiWebUrl is None

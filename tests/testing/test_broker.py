@@ -46,6 +46,17 @@ def test_its_topics_are_made_whatever_faults_are_in_force() -> None:
     assert dropped.hits == 0
 
 
+def test_settings_of_a_topic_are_named_as_in_admin_or_as_before() -> None:
+    compact = {"cleanup.policy": "compact"}
+    with BrokerUnderTest() as broker, headrace.SyncAdmin(broker.bootstrap_servers) as admin:
+        for topic in (broker.create_topic(configs=compact), broker.create_topic(config=compact)):
+            resource = (headrace.ResourceType.TOPIC, topic)
+            values = {one.name: one.value for one in admin.describe_configs(*resource)}
+            assert values["cleanup.policy"] == "compact"
+        with pytest.raises(ValueError, match="the same argument: give one of them"):
+            broker.create_topic(config=compact, configs=compact)
+
+
 def test_an_advance_ends_with_its_broker() -> None:
     told: list[str] = []
     broker = BrokerUnderTest().start()

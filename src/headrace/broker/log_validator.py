@@ -11,7 +11,7 @@ buffer of a fixed size and never beyond it. On the event loop, one request may h
 `headrace.batch.decompressed.max.bytes` bounds each batch and `DecodingThreads` how many there are
 at a time.
 
-Hot path: one pass of the compiled kernel a batch; bench/data_plane.py and bench/produce.py.
+Hot path: one pass of the compiled kernel a batch; bench/data_plane.py and bench/requests.py.
 Source: LogValidator, UnifiedLog.analyzeAndValidateRecords, ProduceRequest.validateRecords (4.3).
 """
 

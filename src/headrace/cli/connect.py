@@ -45,7 +45,10 @@ def _show_version(wanted: bool) -> None:
 
 
 Version = Annotated[  # acted on by its callback
-    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    bool,
+    typer.Option(
+        "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+    ),
 ]
 
 

@@ -55,6 +55,7 @@ Request = (
 class Lease:
     """What one session holds of a share group; not safe for use by several threads.
 
+    `lock_ms` is how long locks last, as of the last response that has it, and 0 before.
     Raises: `BrokerError` 110 when a newer driver opened the session, 25 when the broker does not
     know it, 42 for a number out of order; otherwise as `Cluster`, from every method.
     """
@@ -64,12 +65,14 @@ class Lease:
         self.group = group
         self.session = session
         self.epoch = epoch
+        self.lock_ms = 0
 
     def open(self, topics: tuple[str, ...], start: str) -> OpenResponse:
         """Open the session on `topics`; one that is new to the group starts "earliest"/"latest"."""
         request = OpenRequest(self.group, self.session, -1, topics, start)
         answer = _asked(self.cluster, request, OpenResponse, "opening the session")
         self.epoch = answer.epoch
+        self.lock_ms = answer.lock_ms
         return answer
 
     def acquire(
@@ -83,12 +86,16 @@ class Lease:
         )
         wait_s = max_wait_ms / 1000
         what = f"acquiring number {seq}"
-        return _asked(self.cluster, request, AcquireResponse, what, wait_s=wait_s).ranges
+        answer = _asked(self.cluster, request, AcquireResponse, what, wait_s=wait_s)
+        self.lock_ms = answer.lock_ms or self.lock_ms
+        return answer.ranges
 
     def renew(self) -> RenewResponse:
         """Restart the locks of everything outstanding."""
         request = RenewRequest(self.group, self.session, self.epoch)
-        return _asked(self.cluster, request, RenewResponse, "renewing locks")
+        answer = _asked(self.cluster, request, RenewResponse, "renewing locks")
+        self.lock_ms = answer.lock_ms or self.lock_ms
+        return answer
 
     def stage(self, seq: int, dispositions: tuple[Disposition, ...], part: str = "") -> None:
         """Replace what `part` staged under `seq`; returns once it is durable.

@@ -10,7 +10,7 @@ what looks at all producers of a partition. From half of it on producers are for
 have been silent for longer than clients repeat a batch. At the limit only producers that are
 remembered may write; of those in a log that is opened the latest are remembered.
 
-Hot path: `check` and `record` are run for every batch; bench/produce.py. What is remembered of a
+Hot path: `check` and `record` are run for every batch; bench/requests.py. What is remembered of a
 producer is one immutable tuple of some 350 bytes, so that `remembered` costs a copy of a dict.
 Source: ProducerStateManager, ProducerStateEntry (4.3).
 """

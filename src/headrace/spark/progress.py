@@ -177,7 +177,7 @@ def _remove(listener: "weakref.ref[ProgressLog]") -> None:
     if known is not None and context is not None and session is not None:
         with contextlib.suppress(Exception):  # whatever is broken at the end is of no interest
             session.streams.removeListener(known)
-            # Spark may be telling it of an event, which takes many calls into this process.
+            # An event may be on its way to the listener, which takes many calls into this process.
             jvm: Any = context._jsc
             jvm.sc().listenerBus().waitUntilEmpty(_LAST_EVENT_MS)
 

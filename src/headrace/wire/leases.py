@@ -16,7 +16,19 @@ from enum import IntEnum
 from typing import Annotated, ClassVar
 
 from headrace.wire.primitives import Malformed, Reader, Writer
-from headrace.wire.structs import Int8, Int16, Int32, Int64, Kind, MaybeText, Struct, Text
+from headrace.wire.structs import (
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Kind,
+    MaybeText,
+    Struct,
+    Tagged,
+    Text,
+)
+
+_LockMs = Annotated[int, Tagged(0, Kind(Reader.int32, Writer.int32))]
 
 
 class LeaseApi(IntEnum):
@@ -139,11 +151,15 @@ class AcquireRequest(Call):
 
 @dataclass(frozen=True, slots=True)
 class AcquireResponse(Struct):
-    """The ranges held under the number, ascending; none when nothing was available in time."""
+    """The ranges held under the number, ascending; none when nothing was available in time.
+
+    `lock_ms` is how long locks last that begin now; 0 from a broker that does not return it.
+    """
 
     error_code: Int16
     error_message: MaybeText
     ranges: tuple[Range, ...] = ()
+    lock_ms: _LockMs = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +171,16 @@ class RenewRequest(Call):
 
 @dataclass(frozen=True, slots=True)
 class RenewResponse(Struct):
-    """How many outstanding records are still held, and how many went to others or expired."""
+    """How many outstanding records are still held, and how many went to others or expired.
+
+    `lock_ms` is as that of `AcquireResponse`.
+    """
 
     error_code: Int16
     error_message: MaybeText
     held: Int64 = 0
     lost: Int64 = 0
+    lock_ms: _LockMs = 0
 
 
 @dataclass(frozen=True, slots=True)

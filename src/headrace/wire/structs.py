@@ -1,8 +1,11 @@
 """Messages as dataclasses whose annotations say how each field is written.
 
 For the messages and records that are Headrace's own: every field names one of the types below, or a
-tuple of structs or of such types; a struct ends with an (empty) section of tagged fields. A layout
-is compiled once for its class.
+tuple of structs or of such types; a struct ends with a section of tagged fields. Fields of
+responses that a later release adds are tagged, so that the version stays: an older reader skips
+them, and what an older writer left out has the default of the dataclass. A layout is compiled once
+for its class.
+Source: KIP-482.
 """
 
 from collections.abc import Callable
@@ -18,6 +21,14 @@ class Kind:
 
     read: Callable[[Reader], Any]
     write: Callable[[Writer, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A field of the tagged section, which is written unless it has its default."""
+
+    tag: int
+    kind: Kind
 
 
 Int8 = Annotated[int, Kind(Reader.int8, Writer.int8)]
@@ -56,26 +67,62 @@ class Struct:
 
     def write(self, out: Writer) -> None:
         """Append the fields to `out`."""
-        for name, kind in _layout(type(self)):
+        layout = _layout(type(self))
+        for name, kind in layout.fields:
             kind.write(out, getattr(self, name))
-        out.tags()
+        out.tags(self._written_tags(layout.tagged) if layout.tagged else None)
 
     @classmethod
     def read(cls, source: Reader) -> Self:
         """A struct from where `source` stands."""
-        found = cls(*(kind.read(source) for _, kind in _layout(cls)))
-        source.tags()
-        return found
+        layout = _layout(cls)
+        values = [kind.read(source) for _, kind in layout.fields]
+        tags = source.tags()
+        if not layout.tagged or not tags:
+            return cls(*values)
+        tagged = {
+            name: kind.read(Reader(tags[tag]))
+            for tag, (name, kind, _) in layout.tagged.items()
+            if tag in tags
+        }
+        return cls(*values, **tagged)
+
+    def _written_tags(self, tagged: "_TaggedFields") -> dict[int, bytes]:
+        """Return the tagged fields that do not have their default, encoded."""
+        encoded: dict[int, bytes] = {}
+        for tag, (name, kind, default) in tagged.items():
+            value = getattr(self, name)
+            if value != default:
+                out = Writer()
+                kind.write(out, value)
+                encoded[tag] = bytes(out.data)
+        return encoded
 
 
-_layouts: dict[type[Any], list[tuple[str, Kind]]] = {}
+_TaggedFields = dict[int, tuple[str, Kind, Any]]  # by tag: name and default beside
 
 
-def _layout(struct: type[Any]) -> list[tuple[str, Kind]]:
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    fields: list[tuple[str, Kind]]
+    tagged: _TaggedFields
+
+
+_layouts: dict[type[Any], _Layout] = {}
+
+
+def _layout(struct: type[Any]) -> _Layout:
     known = _layouts.get(struct)
     if known is None:
+        known = _Layout([], {})
         hints = get_type_hints(struct, include_extras=True)
-        known = [(field.name, _kind(hints[field.name])) for field in fields(struct)]
+        for field in fields(struct):
+            hint = hints[field.name]
+            mark = hint.__metadata__[0] if get_origin(hint) is Annotated else None
+            if isinstance(mark, Tagged):
+                known.tagged[mark.tag] = (field.name, mark.kind, field.default)
+            else:
+                known.fields.append((field.name, _kind(hint)))
         _layouts[struct] = known
     return known
 

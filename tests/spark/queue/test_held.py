@@ -1,6 +1,7 @@
 """What a batch reads that runs again: records whose locks ended, or that left the log, stay out."""
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ import headrace
 from headrace.client.admin import create_topic, set_group_configs
 from headrace.client.connection import Cluster
 from headrace.client.errors import DataLost
-from headrace.client.leases import describe
+from headrace.client.leases import Lease, describe
 from headrace.client.share_archived import ArchivedRecords, list_archived_share_records
 from headrace.client.share_groups import alter_share_group_offsets
 from headrace.client.spark_queries import list_spark_queries
@@ -26,6 +27,7 @@ from headrace.spark.queue import remaining
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import Instant, ShareReader, Task
 from headrace.spark.queue.remaining import LocksLost, check_locks
+from headrace.wire.leases import RenewResponse
 
 RECORDS = 100
 ACQUIRED = 1
@@ -112,6 +114,36 @@ def test_a_batch_that_runs_again_reads_what_its_session_still_holds(
     other.commit(taken)
     back.commit(end)
     assert "70 accepted, 0 released, 0 rejected, 30 refused" in caplog.text
+
+
+def test_locks_that_are_made_shorter_while_a_query_runs_are_renewed_in_time(
+    cluster: Cluster, reader: Reader, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    set_group_configs(cluster, "g", {"share.record.lock.duration.ms": "30000"})
+    running, renewals = reader(), threading.Semaphore(0)
+    renew = Lease.renew
+
+    def counted(lease: Lease) -> RenewResponse:
+        response = renew(lease)
+        renewals.release()
+        return response
+
+    first = running.latestOffset(running.initialOffset(), ReadMaxRows(50))
+    monkeypatch.setattr(Lease, "renew", counted)
+    set_group_configs(cluster, "g", {"share.record.lock.duration.ms": "1000"})
+    second = running.latestOffset(first, ALL)
+    assert all(renewals.acquire(timeout=8) for _ in range(5))  # more than a second long
+    running.commit(second)
+    assert "ended" not in caplog.text  # neither by a renewal nor by the commit
+
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce("t", "one more")
+    assert producer.flush(20) == 0
+    running.latestOffset(second, ALL)
+    set_group_configs(cluster, "g", {"share.record.lock.duration.ms": "1500"})
+    driver = running._driver
+    assert driver is not None
+    assert any(renewals.acquire(timeout=8) and driver.sure_s == 0.5 for _ in range(20))
 
 
 def test_with_the_option_off_such_a_batch_is_read_whole(

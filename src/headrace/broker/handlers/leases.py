@@ -170,7 +170,7 @@ async def _acquire(call: wire.AcquireRequest, services: Services) -> wire.Acquir
             left_ms = elapsed_ms(services.clock.mono(), deadline)
             if held or not await watch.wait(left_ms):
                 ranges = await _ranges(services, held)
-                return wire.AcquireResponse(code, message, ranges)
+                return wire.AcquireResponse(code, message, ranges, _lock_ms(services, call))
 
 
 def _keys(services: Services, call: wire.Call) -> list[Any]:
@@ -180,6 +180,11 @@ def _keys(services: Services, call: wire.Call) -> list[Any]:
     topics = [topic for topic in named if topic is not None]
     partitions = [TopicPartition(one.id, n) for one in topics for n in range(one.partitions)]
     return [wait_key(call.group), *partitions]
+
+
+def _lock_ms(services: Services, call: wire.Call) -> int:
+    """Return how long locks of the group last, as its settings are now."""
+    return services.shares.policy(call.group).lock_ms
 
 
 def _portion(size: int) -> int:
@@ -205,7 +210,8 @@ async def _renew(call: wire.RenewRequest, services: Services) -> wire.RenewRespo
     renewed, code, message = await _ask(services, call.group, command)
     if renewed is None:
         return wire.RenewResponse(code, message)
-    return wire.RenewResponse(code, message, renewed.held, renewed.lost)
+    lock_ms = _lock_ms(services, call)
+    return wire.RenewResponse(code, message, renewed.held, renewed.lost, lock_ms)
 
 
 async def _stage(call: wire.StageRequest, services: Services) -> wire.StageResponse:

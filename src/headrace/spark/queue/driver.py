@@ -65,8 +65,7 @@ class Driver:
         self._committed = opened.committed
         self._replayed = frozenset(opened.outstanding)
         self._held = max(opened.outstanding, default=opened.committed)
-        self._lock_s = max(opened.lock_ms, 1) / 1000
-        self._keeper = _Keeper(self._options, self._lease, self._lock_s)
+        self._keeper = _Keeper(self._options, self._lease)
         if opened.outstanding:
             self._keeper.hold()
         LOG.info(
@@ -107,7 +106,7 @@ class Driver:
     @property
     def sure_s(self) -> float:
         """A third of a lock: the session confirmed its locks at most a third of one ago."""
-        return self._lock_s / _RENEWALS_A_LOCK
+        return self._keeper.every_s
 
     def is_spent(self, seq: int) -> bool:
         """Whether an earlier driver acquired `seq` and all of it went with a reset since."""
@@ -155,6 +154,7 @@ class Driver:
         if ranges:
             self._held = seq
             self._keeper.hold()
+        self._keeper.follow(self._lease.lock_ms)
         return ranges
 
     def topic_ids(self, ranges: Iterable[Range]) -> dict[str, str]:
@@ -203,6 +203,7 @@ class Driver:
         if not whole:
             self._confirmed_at = time.monotonic()
             whole = self._lease.renew().held == batch.records
+            self._keeper.follow(self._lease.lock_ms)
         if not whole:
             batch, ended = remaining(self._cluster, self._options, batch)
             if ended and self._options.fail_on_lost_locks:
@@ -269,17 +270,37 @@ def ends_now(options: QueueOptions) -> dict[tuple[str, int], int]:
 
 
 class _Keeper:
-    """Renews the locks of a session at a third of their duration while something is held."""
+    """Renews the locks of a session at a third of their duration while something is held.
 
-    def __init__(self, options: QueueOptions, lease: Lease, lock_s: float) -> None:
+    The group's setting may change while the query runs. Locks last as long as the setting said when
+    they began, so a duration that differs from the last one has all of them renewed at once.
+    """
+
+    def __init__(self, options: QueueOptions, lease: Lease) -> None:
         self._options = options
         self._lease = lease
-        self._every_s = lock_s / _RENEWALS_A_LOCK
+        self._lock_ms = lease.lock_ms
+        self._due = threading.Event()  # before the time is up
         self._holding = threading.Event()
         self._stopped = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-renew", daemon=True)
         self._thread.start()
+
+    @property
+    def every_s(self) -> float:
+        """A third of a lock."""
+        return max(self._lock_ms, 1) / 1000 / _RENEWALS_A_LOCK
+
+    def follow(self, lock_ms: int) -> None:
+        """Renew at a third of `lock_ms`, and at once when that is new."""
+        if lock_ms != self._lock_ms:
+            LOG.info(
+                "group %s session %s: locks last %d ms, and %d ms before",
+                self._lease.group, self._lease.session, lock_ms, self._lock_ms,
+            )  # fmt: skip
+            self._lock_ms = lock_ms
+            self._due.set()
 
     def hold(self) -> None:
         self._holding.set()
@@ -295,12 +316,18 @@ class _Keeper:
     def stop(self) -> None:
         """A renewal that waits for a broker is not waited for: the thread is a daemon."""
         self._stopped.set()
+        self._due.set()
         self._thread.join(timeout=1)
 
     def _run(self) -> None:
         with connect(self._options) as cluster:
             lease = Lease(cluster, self._lease.group, self._lease.session, self._lease.epoch)
-            while not self._stopped.wait(self._every_s):
+            lease.lock_ms = self._lease.lock_ms
+            while True:
+                self._due.wait(self.every_s)
+                self._due.clear()
+                if self._stopped.is_set():
+                    return
                 if not self._holding.is_set():
                     continue
                 try:
@@ -315,6 +342,7 @@ class _Keeper:
                 except Exception as error:
                     self._error = error  # a bug: the query must not go on without renewals
                     raise
+                self.follow(lease.lock_ms)
                 if renewed.lost:
                     LOG.warning(
                         "group %s session %s: the locks of %d records ended, %d are held",

@@ -37,11 +37,13 @@ class RemovedRecords:
         A query does not fail because the broker does not return the ends of the logs.
 
         Args:
-            cluster: where the logs are; asked after the positions, so that a log that grows in
-                between hides a loss and never makes one up.
-            positions: where the group is, with its lag.
+            cluster: where the logs are. Their ends are requested after the positions, so that a
+                log that grows in between hides a loss and never makes one up.
+            positions: where the group is. Those without a lag, as of Kafka before 4.2, show
+                nothing, and cost no request.
 
         """
+        positions = {place: one for place, one in positions.items() if one.lag is not None}
         try:
             with cluster.within(_PATIENCE_S):
                 ends = ends_of(cluster, positions)
