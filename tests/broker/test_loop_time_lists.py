@@ -7,8 +7,9 @@ import pytest
 
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.group_words import NOBODY, Commit, Offset
-from headrace.core.leases import LeaseOpened
+from headrace.core.leases import LeaseOpened, LeaseSeen
 from headrace.core.share_words import ShareKey, Started
+from headrace.core.types import after
 from headrace.wire import lease_sessions, offset_expiry
 from headrace.wire.primitives import Writer
 from headrace.wire.structs import Struct
@@ -16,6 +17,7 @@ from headrace.wire.structs import Struct
 from .loop_rig import Client, LoopRig, framed
 from .test_loop_time import SECONDS_MAX, WIDE, created, scaled
 
+LEASES, LEASED = 50, 500  # at work, and partitions of the topic of each
 COUNT = scaled(100_000)
 OFFSETS = 1_000  # of one topic
 GROUP = "many"
@@ -88,4 +90,23 @@ def test_a_page_of_sessions_is_listed_in_short_steps(rig: LoopRig, group: str) -
 def test_groups_with_many_sessions_are_described_in_short_steps(rig: LoopRig) -> None:
     names = [f"{SESSIONS}-{number}" for number in range(50)]
     fields = {"group_ids": names, "include_authorized_operations": False}
+    _require_short(rig, framed(77, 1, fields))
+
+
+def test_a_group_that_many_leases_read_is_described_in_short_steps(rig: LoopRig) -> None:
+    shares, clock = rig.services.shares, rig.services.clock
+
+    async def fill() -> None:
+        topics = [created("leased", num_partitions=LEASED)]
+        await Client(rig.server).call(19, 7, topics=topics, timeout=0, validate_only=False)
+        machine = shares.machine("leased")
+        topic_id = rig.services.catalog.topics["leased"].id
+        machine.apply(Started(ShareKey("leased", topic_id, 0), 0, 0))
+        for number in range(LEASES):
+            key = ("leased", f"session-{number}")
+            machine.apply(LeaseOpened(key, 1, ("leased",)))
+            machine.apply(LeaseSeen(key, after(clock.mono(), 600_000)))
+
+    rig.run(fill())
+    fields = {"group_ids": ["leased"], "include_authorized_operations": False}
     _require_short(rig, framed(77, 1, fields))
