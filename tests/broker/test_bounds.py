@@ -134,8 +134,8 @@ def test_a_response_has_a_bounded_number_of_settings(
 
 
 def write_slowly(wire: Any, deadline: float) -> None:
-    """Begin a request and do not complete it before the deadline."""
-    wire.socket.send(struct.pack(">i", 1 << 16))
+    """Begin a Fetch, to whose header the broker does not object, and do not complete it."""
+    wire.socket.send(struct.pack(">ihhih", 1 << 16, 1, 11, 1, -1))
     while time.monotonic() < deadline:
         wire.socket.send(b"\0")
         time.sleep(0.005)
@@ -156,4 +156,6 @@ def test_who_does_not_read_for_too_long_is_closed(connect: Connect, caplog: Any)
     # What the kernel still has for it would take long to read; a write to what is closed fails.
     with pytest.raises((ConnectionResetError, BrokenPipeError)):
         write_slowly(slow, deadline)
+    closings = [line for line in caplog.messages if line.startswith("closing ")]
+    assert len(closings) == 1, "no other rule closed the connection"
     assert wire.call(18, 0).error_code == 0

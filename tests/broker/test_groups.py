@@ -154,7 +154,7 @@ def test_offsets_of_a_topic_that_went_just_before_a_crash() -> None:
         services.topics.on_deleted.clear()  # the process dies before anybody hears of it
         await services.topics.delete(DeleteTopic(topic.id))
         services = await started(disk)
-        assert services.groups.all() == []
+        assert list(services.groups.walk()) == []
         await services.close()
 
     run(work)

@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 import pytest
 
 from headrace.broker.budgets import Budgets
-from headrace.wire import lease_sessions
+from headrace.core.group_words import Commit, Offset
+from headrace.core.types import MemberId
+from headrace.wire import lease_sessions, offset_expiry
 from headrace.wire import leases as wire
 from headrace.wire.primitives import Reader, Writer
+from headrace.wire.structs import Struct
 
 from .loop_rig import Client, LoopRig
 from .test_loop_time_own_apis import ask
@@ -45,6 +48,9 @@ async def _begin(rig: LoopRig) -> None:
         subscribed_topic_regex=None, server_assignor=None, topic_partitions=[],
     )  # fmt: skip
     assert joined.error_code == 0
+    offsets = (Offset(TOPIC, 0, 1, -1, "", None),)
+    commit = Commit(CONSUMERS, MemberId("member"), None, joined.member_epoch, offsets)
+    assert await rig.services.groups.ask(CONSUMERS, commit) == [None]
 
 
 async def _consumers(client: Client) -> int:
@@ -78,16 +84,33 @@ async def _in_flight(client: Client) -> int:
     return int((await ask(client, request, wire.DescribeResponse)).error_code)
 
 
+async def _groups(client: Client) -> int:
+    return int((await client.call(16, 4, states_filter=[])).error_code)
+
+
 async def _sessions(client: Client) -> int:
-    body = Writer()
-    lease_sessions.ListLeaseSessionsRequest().write(body)
-    head = struct.pack(">hhihb", lease_sessions.KEY, lease_sessions.VERSION, 1, -1, 0)
-    size = struct.pack(">i", len(head) + len(body.data))
-    answer = await client.ask(size + head + bytes(body.data))
+    request = lease_sessions.ListLeaseSessionsRequest()
+    answer = await client.ask(_framed(lease_sessions.KEY, request))
     return lease_sessions.ListLeaseSessionsResponse.read(Reader(answer[1:])).error_code
 
 
-@pytest.mark.parametrize("read", [_consumers, _offsets, _sharers, _starts, _in_flight, _sessions])
+async def _expiry(client: Client) -> int:
+    request = offset_expiry.DescribeOffsetExpiryRequest(CONSUMERS)
+    answer = await client.ask(_framed(offset_expiry.KEY, request))
+    return offset_expiry.DescribeOffsetExpiryResponse.read(Reader(answer[1:])).error_code
+
+
+def _framed(key: int, request: Struct) -> bytes:
+    body = Writer()
+    request.write(body)
+    head = struct.pack(">hhihb", key, 0, 1, -1, 0)
+    return struct.pack(">i", len(head) + len(body.data)) + head + bytes(body.data)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [_consumers, _offsets, _sharers, _starts, _in_flight, _groups, _sessions, _expiry],
+)
 def test_a_state_that_a_fault_replaced_in_a_pause_is_not_shown(
     rig: LoopRig,
     read: Callable[[Client], Coroutine[Any, Any, int]],

@@ -196,12 +196,11 @@ class Groups:
         """What a group has committed, likewise."""
         return self.machine_of(self._shard_of(group)).offsets.get(group, _NO_OFFSETS)
 
-    def all(self) -> list[Group]:
-        """All groups, likewise."""
-        return [group for shard in self.shards for group in self.machine_of(shard).groups.values()]
-
     def walk(self) -> Iterator[tuple[Group, Offsets]]:
-        """All groups with what they committed; they may come and go between two steps."""
+        """Yield each group with its committed offsets.
+
+        Groups may come and go between two steps. A group may come twice when another one goes.
+        """
         for shard in self.shards:
             machine = self.machine_of(shard)
             for name in machine.names.walk():

@@ -57,29 +57,19 @@ def of_share_groups(services: Services, granularity: str) -> Families:
 
 def _groups(services: Services) -> Families:
     shares = services.shares
-    groups = [
-        group
-        for shard in shares.shards
-        for group in list(shares.machine_of(shard).groups.values())
-        if shares.exists(group.name)
-    ]  # fmt: skip
-    sizes = Counter(
-        key.group for shard in shares.shards for key in shares.machine_of(shard).partitions
-    )
     sessions = Counter(group for group, _ in shares.sessions.sessions)
-    states = Counter(shares.states().values())
     yield (
         Family("headrace_share_groups", "gauge", "Share groups by state.", ("state",)),
-        [Sample((state,), states[state]) for state in (EMPTY, STABLE)],
+        _states(services),
     )
     yield (
         Family("headrace_share_group_members", "gauge", "Members of a share group.", _GROUP),
-        (Sample((group.name,), len(group.members)) for group in groups),
+        _members(services),
     )
     yield (
         Family("headrace_share_group_partitions", "gauge",
                "Share-partitions of a share group.", _GROUP),
-        (Sample((name,), count) for name, count in sizes.items()),
+        (Sample((name,), count) for name, count in _sizes(services)),
     )  # fmt: skip
     yield (
         Family("headrace_share_group_sessions", "gauge",
@@ -90,13 +80,38 @@ def _groups(services: Services) -> Families:
     yield (
         Family("headrace_share_group_fetches_waiting", "gauge",
                "ShareFetches, and acquisitions of leases, that wait for records.", _GROUP),
-        (Sample((name,), shares.waiting(name)) for name in sizes),
+        (Sample((name,), shares.waiting(name)) for name, _ in _sizes(services)),
     )  # fmt: skip
     yield (
         Family("headrace_share_group_windows_full", "gauge",
                "Share-partitions of a group that take no new records.", _GROUP),
         _full_windows(services),
     )  # fmt: skip
+
+
+def _members(services: Services) -> Samples:
+    for shard in services.shares.shards:
+        machine = services.shares.machine_of(shard)
+        for name, group in list(machine.groups.items()):
+            yield Sample((name,), len(group.members)) if services.shares.exists(name) else None
+
+
+def _sizes(services: Services) -> Iterator[tuple[str, int]]:
+    """Yield the groups with share-partitions, and how many each has."""
+    for shard in services.shares.shards:
+        machine = services.shares.machine_of(shard)
+        for name in machine.with_partitions():
+            yield name, len(machine.partitions_of(name))
+
+
+def _states(services: Services) -> Samples:
+    states: dict[str, str] = {}
+    for name, state in services.shares.walk():
+        states[name] = state
+        yield None
+    counts = Counter(states.values())
+    for state in (EMPTY, STABLE):
+        yield Sample((state,), counts[state])
 
 
 def _full_windows(services: Services) -> Samples:

@@ -8,7 +8,7 @@ fetch. The number of shards is fixed when the topic is created.
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeGuard, TypeVar, overload
@@ -195,18 +195,17 @@ class Shares:
         assert isinstance(machine, ShareShard)
         return machine
 
-    def states(self) -> dict[str, str]:
-        """The share groups that there are, and the state of each; as they are now."""
-        now = self._clock.now()
-        found: dict[str, str] = {}
+    def walk(self) -> Iterator[tuple[str, str]]:
+        """Yield each share group with its state.
+
+        Groups may come and go between two steps. A group may come twice.
+        """
         for shard in self.shards:
             machine = self.machine_of(shard)
-            found |= dict.fromkeys(machine.retained, EMPTY)
-            found |= {key.group: EMPTY for key in machine.partitions}
-            found |= {name: STABLE for name, group in machine.groups.items() if group.members}
-            at_work = {key[0] for key, lease in machine.leases.items() if lease.is_member(now)}
-            found |= dict.fromkeys(at_work & found.keys(), STABLE)
-        return found
+            for name in machine.walk():
+                queue = machine.queue(name)
+                if queue.exists:
+                    yield name, self.state(queue)
 
     def exists(self, group: str) -> bool:
         """Whether there is a share group of this name."""
@@ -269,8 +268,7 @@ class Shares:
         if share.unfinished >= policy.window:
             machine = self.machine(name)
             group = machine.groups.get(name)
-            leased = any(key[0] == name for key in machine.leases)
-            if leased and not (group is not None and group.members):
+            if machine.leases_of(name) and not (group is not None and group.members):
                 return policy.lease_window
         return policy.window
 

@@ -4,7 +4,7 @@ Asked is what the sweep asks (`offset_life.terms_of`), so the two cannot disagre
 is told here a sweep drops an offset, a millisecond earlier it does not.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -54,11 +54,17 @@ def outlooks(
     owner: Owner, offsets: Iterable[tuple[str, int, Committed]], retention_minutes: int
 ) -> list[Outlook]:
     """The fate of each offset of a group, in the order of topics and partitions."""
+    ordered = sorted(offsets, key=lambda place: place[:2])
+    return list(walked_outlooks(owner, ordered, retention_minutes))
+
+
+def walked_outlooks(
+    owner: Owner, offsets: Iterable[tuple[str, int, Committed]], retention_minutes: int
+) -> Iterator[Outlook]:
+    """Yield the fate of each offset, by the state of the group at the first step."""
     terms = terms_of(owner, retention_minutes)
-    return [
-        Outlook(topic, partition, one, _fate(topic, one, terms))
-        for topic, partition, one in sorted(offsets, key=lambda place: place[:2])
-    ]
+    for topic, partition, one in offsets:
+        yield Outlook(topic, partition, one, _fate(topic, one, terms))
 
 
 def removed_at(owner: Owner, found: Iterable[Outlook]) -> WallMs | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from headrace.core.group_words import Committed
+from headrace.core.ordered import ascending
 
 
 class Offsets:
@@ -38,6 +39,15 @@ class Offsets:
         for topic in list(self.by_topic):
             for partition, committed in list(self.by_topic.get(topic, {}).items()):
                 yield topic, partition, committed
+
+    def walk_behind(self, topic: str, partition: int) -> Iterator[tuple[str, int, Committed]]:
+        """As `walk`, in the order of topics and partitions, behind a place of that order."""
+        for name in ascending(one for one in self.by_topic if one >= topic):
+            indexes = self.by_topic.get(name, {})
+            for index in ascending(n for n in indexes if name > topic or n > partition):
+                committed = self.get(name, index)
+                if committed is not None:
+                    yield name, index, committed
 
     def get(self, topic: str, partition: int) -> Committed | None:
         """The commit for a partition, of whichever topic of that name."""

@@ -7,7 +7,7 @@ and its leases, lives in one shard, so a decision over several of them is one at
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import chain, count
 from typing import assert_never
 from uuid import UUID
 
@@ -118,6 +118,7 @@ class ShareShard:
         self.archiving: set[ShareKey] = set()  # where dead letters wait to be written
         self.restarted: dict[str, MonoMs] = {}  # groups whose members are not known since
         self._of_group: dict[str, dict[ShareKey, SharePartition]] = {}
+        self._leases_of: dict[str, dict[LeaseKey, Lease]] = {}
         self._of_topic: dict[UUID, Counter[str]] = {}  # share-partitions by group
         self._due: list[tuple[MonoMs, int, ShareGroup | SharePartition]] = []
         self._queued: dict[ShareGroup | SharePartition, MonoMs] = {}  # each one's earliest
@@ -127,13 +128,29 @@ class ShareShard:
         """The share-partitions of a group."""
         return self._of_group.get(group, {})
 
+    def leases_of(self, group: str) -> Mapping[LeaseKey, Lease]:
+        """Return the leases of a group."""
+        return self._leases_of.get(group, {})
+
+    def with_leases(self) -> Collection[str]:
+        """Return the groups that have leases."""
+        return self._leases_of.keys()
+
+    def with_partitions(self) -> list[str]:
+        """Return the groups that have share-partitions."""
+        return list(self._of_group)
+
+    def walk(self) -> Iterator[str]:
+        """Yield the names of all groups; they may come and go between two steps, or come twice."""
+        yield from chain(list(self.retained), list(self.groups), list(self._of_group))
+
     def missing(self, group: str, topic_id: UUID, partitions: int) -> int:
         """Return how many of a topic's partitions are not share-partitions of a group."""
         return partitions - self._of_topic.get(topic_id, _NO_GROUPS)[group]
 
     def queue(self, group: str) -> Queue:
         """All that there is of a group."""
-        leases = [lease for lease in self.leases.values() if lease.key[0] == group]
+        leases = list(self.leases_of(group).values())
         members, since = self.groups.get(group), self.restarted.get(group)
         is_retained = group in self.retained
         return Queue(group, members, self.partitions_of(group), leases, since, is_retained)
@@ -308,6 +325,7 @@ class ShareShard:
         lease = self.leases.get(event.lease)
         if lease is None:
             lease = self.leases[event.lease] = Lease(event.lease)
+            self._leases_of.setdefault(lease.key[0], {})[lease.key] = lease
         lease.apply(event)
 
     def _forget(self, event: GroupsForgotten) -> None:
@@ -328,7 +346,11 @@ class ShareShard:
                         del self._of_group[key.group]
                 self.archiving.discard(key)
             case LeaseForgotten(lease):
-                self.leases.pop(lease, None)
+                if self.leases.pop(lease, None) is not None:
+                    leases = self._leases_of[lease[0]]
+                    del leases[lease]
+                    if not leases:
+                        del self._leases_of[lease[0]]
             case GroupForgotten(name):
                 self.groups.pop(name, None)
 

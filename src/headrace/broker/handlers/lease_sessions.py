@@ -1,40 +1,58 @@
 """ListLeaseSessions (20921): the sessions of `core/leases.py`; see `wire/lease_sessions.py`."""
 
+from collections.abc import Iterator
+from itertools import islice
+
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Raw, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.lease_settling import locked
 from headrace.core.leases import Lease
+from headrace.core.ordered import ascending
 from headrace.core.types import elapsed_ms
 from headrace.wire import lease_sessions as wire
-from headrace.wire.primitives import Reader, Writer
+from headrace.wire.primitives import Reader
+
+_PORTION = 50  # sessions that are described without a pause
 
 
 async def handle(request: Request, services: Services) -> Answer:
-    out = Writer()
     asked = wire.ListLeaseSessionsRequest.read(Reader(request.body))
-    (await _listed(asked, services)).write(out)
-    return Raw([out.data])
+    answer = await _listed(asked, services)
+    return await services.budgets.written(answer, len(answer.sessions))
 
 
 async def _listed(
     asked: wire.ListLeaseSessionsRequest, services: Services
 ) -> wire.ListLeaseSessionsResponse:
     machines = [shard.machine for shard in services.shares.shards]
-    after = (asked.after_group, asked.after_session)
-    leases = [
-        lease
-        for shard in services.shares.shards
-        for key, lease in services.shares.machine_of(shard).leases.items()
-        if key > after and asked.group in ("", key[0])
-    ]
-    leases.sort(key=lambda one: one.key)
-    told = tuple([await _session(one, services) for one in leases[: wire.SESSIONS_MAX]])
+    page = islice(_walk(asked, services), wire.SESSIONS_MAX + 1)
+    async with services.budgets.one_large():
+        found = [
+            await _session(one, services) async for one in services.budgets.portions(page, _PORTION)
+        ]
     faulty = await services.shares.durable(machines)
     if faulty is not None:
         return wire.ListLeaseSessionsResponse(error_code(faulty), faulty.message)
-    more = int(len(leases) > wire.SESSIONS_MAX)
+    told, more = tuple(found[: wire.SESSIONS_MAX]), int(len(found) > wire.SESSIONS_MAX)
     return wire.ListLeaseSessionsResponse(Code.NONE, None, told, more)
+
+
+def _walk(asked: wire.ListLeaseSessionsRequest, services: Services) -> Iterator[Lease]:
+    """Yield the leases of the request in order; leases may come and go between two steps."""
+    shares, after = services.shares, (asked.after_group, asked.after_session)
+    groups = [
+        name
+        for shard in shares.shards
+        for name in shares.machine_of(shard).with_leases()
+        if name >= asked.after_group and asked.group in ("", name)
+    ]
+    for name in ascending(groups):
+        known = shares.machine(name).leases_of(name)
+        for session in ascending(session for group, session in known if (group, session) > after):
+            lease = known.get((name, session))
+            if lease is not None:
+                yield lease
 
 
 async def _session(lease: Lease, services: Services) -> wire.Session:

@@ -3,10 +3,12 @@
 Messages are those of `wire/offset_expiry.py`; decided by `core/offset_forecast.py`.
 """
 
+from itertools import islice
+
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Raw, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
-from headrace.core.offset_forecast import Kept, Outlook, outlooks
+from headrace.core.offset_forecast import Kept, Outlook, walked_outlooks
 from headrace.wire.offset_expiry import (
     OFFSETS_MAX,
     DescribeOffsetExpiryRequest,
@@ -14,30 +16,32 @@ from headrace.wire.offset_expiry import (
     Expiry,
     Fate,
 )
-from headrace.wire.primitives import Reader, Writer
+from headrace.wire.primitives import Reader
 
 
 async def handle(request: Request, services: Services) -> Answer:
-    out = Writer()
     asked = DescribeOffsetExpiryRequest.read(Reader(request.body))
-    (await _described(asked, services)).write(out)
-    return Raw([out.data])
+    answer = await _described(asked, services)
+    return await services.budgets.written(answer, len(answer.offsets))
 
 
 async def _described(
     asked: DescribeOffsetExpiryRequest, services: Services
 ) -> DescribeOffsetExpiryResponse:
-    group, found = services.groups.find(asked.group), list[Outlook]()
+    groups = services.groups
+    machines = [shard.machine for shard in groups.shards]
+    group, found = groups.find(asked.group), list[Expiry]()
     if group is not None:
-        retention = services.groups.retention_minutes(asked.group)
-        after = (asked.topic, asked.partition)
-        offsets = (one for one in services.groups.offsets(asked.group) if one[:2] > after)
-        found = outlooks(group, offsets, retention)
-    faulty = await services.groups.durable()
+        retention = groups.retention_minutes(asked.group)
+        offsets = groups.offsets(asked.group).walk_behind(asked.topic, asked.partition)
+        page = islice(walked_outlooks(group, offsets, retention), OFFSETS_MAX + 1)
+        async with services.budgets.one_large():
+            found = [_expiry(one) async for one in services.budgets.portions(page)]
+    faulty = await groups.durable(machines)
     if faulty is not None:
         return DescribeOffsetExpiryResponse(error_code(faulty), faulty.message)
-    told = tuple(map(_expiry, found[:OFFSETS_MAX]))
-    return DescribeOffsetExpiryResponse(Code.NONE, None, told, int(len(found) > OFFSETS_MAX))
+    told, more = tuple(found[:OFFSETS_MAX]), int(len(found) > OFFSETS_MAX)
+    return DescribeOffsetExpiryResponse(Code.NONE, None, told, more)
 
 
 def _expiry(one: Outlook) -> Expiry:

@@ -64,7 +64,9 @@ async def _found(queue: Queue, services: Services) -> dict[str, Any]:
     epoch = 0 if group is None else group.epoch
     present = [] if group is None else list(group.members.values())
     members = [_member(one, services) async for one in services.budgets.portions(present, _PORTION)]
-    now = services.clock.now()
+    leases = queue.working_leases(services.clock.now())
+    # A lease may take every partition of its topics.
+    members += [_lease(one, services) async for one in services.budgets.portions(leases, 1)]
     return {
         "error_code": Code.NONE,
         "error_message": None,
@@ -72,7 +74,7 @@ async def _found(queue: Queue, services: Services) -> dict[str, Any]:
         "group_epoch": epoch,
         "assignment_epoch": epoch,
         "assignor_name": _ASSIGNOR,
-        "members": members + [_lease(one, services) for one in queue.working_leases(now)],
+        "members": members,
     }
 
 
