@@ -331,6 +331,8 @@ class Segment:
         self.take_whole(size)
         if is_wrong:
             log.warning("%s.checksums: does not agree with the log; rebuilt", self.path)
+        elif size:
+            log.info("%s.checksums: the file is missing; rebuilt from the log", self.path)
         self.save_index()
 
     def take_whole(self, size: int) -> None:
