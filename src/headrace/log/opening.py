@@ -27,7 +27,8 @@ from headrace.wire.batches import BatchHeader, CorruptBatch
 log = logging.getLogger("headrace.log")
 
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
-_LEFTOVERS = (CLEANED, SWAP, DELETED)  # on their way out or half made
+_STAGED = SWAP + checksums.SUFFIX  # of a replacement
+_LEFTOVERS = (CLEANED, SWAP, DELETED, _STAGED)  # on their way out or half made
 _MOVE = "move the directory away, then run `headrace check`"
 _INTERVAL_BYTES = 1 << 30  # no index is of interest
 MISSING_SEGMENTS = "all segments of the log are missing"
@@ -376,7 +377,7 @@ def finish_replacement(disk: Disk, path: str, put_away: Callable[[str], object])
     base_offset = int(name.removesuffix(".log"))
     swap = Segment(disk, folder, base_offset, _INTERVAL_BYTES, file_path=path)
     try:
-        swap.take_whole(disk.size(path))
+        swap.take_staged()
     except CorruptBatch as error:
         raise CorruptFileError(path, str(error), position=swap.size) from error
     finally:
@@ -395,6 +396,8 @@ def finish_replacement(disk: Disk, path: str, put_away: Callable[[str], object])
             remove_index(disk, replaced)
             put_away(f"{replaced}.log")
     disk.rename(path, target)
+    if disk.exists(path + checksums.SUFFIX):
+        disk.remove(path + checksums.SUFFIX)
 
 
 def _begins(names: Sequence[str], offset: int) -> bool:
