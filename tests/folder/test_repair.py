@@ -920,8 +920,8 @@ def test_a_topic_that_got_partitions_after_its_lost_creation_is_restored(
     damaged[position + header.size - 1] ^= 1
     disk.write(path, bytes(damaged) + bytes(later))
     bridge(disk, path, 0, end + 1, is_last=True)
-    files = without_folders(large_killed, "__cluster_metadata-0/recovery-point")
-    root = write({**files, path: disk.read(path)})
+    lost = {"__cluster_metadata-0/recovery-point": b""}  # by a power cut
+    root = write({**large_killed.files, **lost, path: disk.read(path)})
     errors = [
         finding for finding in check(root, lambda _: None).findings if finding.grade == "error"
     ]

@@ -14,6 +14,9 @@ claim is therefore always true:
 - the first batch of this segment, if there is one, has the checksum `first_crc`, which tells the
   segment from a whole one of another log under its name.
 
+A log has the file from its begin. Its name is on stable storage before the manifest says that the
+log must have it (`manifest.py`), so a missing file is damage and never what a power cut left.
+
 Opening refuses a log that is less than its claim (`opening.py`). After a sync that failed a system
 may call written what never reached the disk, so what is above the claim is written once more.
 
@@ -121,6 +124,18 @@ class RecoveryPoint:
     def is_missing(self) -> bool:
         """Whether the log has no such file."""
         return not self._sequence and not self._disk.exists(self._path)
+
+    def begin(self) -> None:
+        """Write the file of a new log, without a claim; nothing is synced. Raises: OSError."""
+        with self._lock:
+            if self.is_missing:
+                self._write(self.claim, durable=False)
+
+    def secure(self) -> None:
+        """Sync the file and its name, with the present claim. Raises: OSError."""
+        with self._lock:
+            if not self._is_durable:
+                self._write(self.claim, durable=True)
 
     def emptied(self, base_offset: int) -> None:
         """Forget the first batch of a segment that is empty, durably. Raises: OSError.

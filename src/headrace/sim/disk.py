@@ -161,11 +161,16 @@ class FaultyDisk(MemoryDisk):
         self._entry(new, durable, undo, "rename")
 
     def overwrite(self, path: str, data: bytes, position: int, *, durable: bool = False) -> None:
-        """As `MemoryDisk.overwrite`; remembers what a recovery point may claim."""
+        """As `MemoryDisk.overwrite`; without `durable` a power cut may take a new file.
+
+        Remembers what a recovery point may claim.
+        """
         before = self._files.get(path)
         copy = None if before is None else bytes(before.data)
         super().overwrite(path, data, position, durable=durable)
         self._remember(path, copy)
+        if before is None or durable:
+            self._entry(path, durable, partial(self._put_back, path, None), "creation")
         if path.endswith(f"/{RECOVERY_POINT}"):
             for name in self._below(_folder(path)):
                 if name.endswith(".log"):
