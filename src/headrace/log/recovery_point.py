@@ -261,11 +261,11 @@ def read_claim(disk: Disk, folder: str) -> tuple[int, Claim]:
         slot = data[position : position + _SLOT_BYTES]
         if not any(slot) or (found := _FORMAT_0.match(slot)):
             continue
-        decoded = _decoded(path, slot)
-        if decoded is None:
+        one = decoded(path, slot)
+        if one is None:
             damaged += 1
-        elif decoded[0] > best[0]:
-            best = decoded
+        elif one[0] > best[0]:
+            best = one
     found = _FORMAT_0.fullmatch(data)
     if found is not None:
         return 0, Claim(UNKNOWN, int(found[1]), int(found[2]), UNKNOWN)
@@ -283,11 +283,14 @@ def is_sound(disk: Disk, folder: str) -> bool:
         return True
     slots = [data[at : at + _SLOT_BYTES] for at in (0, _SLOT_DISTANCE)]
     written = [one for one in slots if any(one) and not _FORMAT_0.match(one)]
-    return bool(written) and all(_decoded(path, one) is not None for one in written)
+    return bool(written) and all(decoded(path, one) is not None for one in written)
 
 
-def _decoded(path: str, slot: bytes) -> tuple[int, Claim] | None:
-    """Raises: NewerFormatError."""
+def decoded(path: str, slot: bytes) -> tuple[int, Claim] | None:
+    """Return sequence and claim of a slot; None where it does not verify.
+
+    Raises: NewerFormatError.
+    """
     if len(slot) < _SLOT_BYTES:
         return None
     data = slot[: _SLOT.size]
