@@ -327,7 +327,7 @@ FAULTS: dict[str, Fault] = {
         _cut(REORDERED) | {"producers": 6, "slow_disks": True},
         {sealed_segments_are_not_synced: 0},
     ),
-    "lost rename": Fault("unsynced: lost ", _cut(NOTHING), {folders_are_not_synced: 0}),
+    "lost rename": Fault("unsynced: lost ", _cut(NOTHING), {folders_are_not_synced: 2}),
     "failing syncs": Fault(
         "sync fails", {"sync_errors": True} | _cut(*FATES), {failed_syncs_count: 1}
     ),
