@@ -271,7 +271,7 @@ FAULTS: dict[str, Fault] = {
         "the disk is damaged: bit",
         _at_rest(BIT),
         {
-            seals_are_not_compared: 5,
+            seals_are_not_compared: 72,
             unverified_blocks_are_served: 1,
             repairs_end_with_the_damage: 7,
         },
