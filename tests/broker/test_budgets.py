@@ -352,9 +352,7 @@ def test_loopback_has_connections_above_the_limit(connecting: Any) -> None:
 
 def test_files_are_left_to_logs(connecting: Any, caplog: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("headrace.broker.server._CONNECTIONS_WITHOUT_FILES", 2)
-    monkeypatch.setattr(
-        "headrace.broker.server.Connection._opened_files", lambda self: 10**6, raising=True
-    )
+    monkeypatch.setattr("headrace.broker.server.Connection.file", 10**6)
     with headrace.Broker(settings=METRICS) as broker, connecting(broker) as connect:
         # Logs may have all files: a few connections are made all the same.
         first, second = connect(), connect()

@@ -27,7 +27,7 @@ from headrace.sim.record_ending import RecordEnding
 from headrace.sim.world import World
 from headrace.wire import batches
 
-from .focus import Focus, options
+from .focus import QUEUES, UNSYNCED, Focus, options
 from .planted import Plant
 from .planted_faults import FAULTS, calm
 from .planted_links import FAULTS as OF_LINKS
@@ -85,7 +85,8 @@ def test_every_rare_behaviour_is_chosen() -> None:
         "buggifies": True, "queues": True, "records": True, "prunes": True, "dead_letters": True,
         "share_off": False, "seconds": 1,
     }  # fmt: skip
-    focuses = (everywhere, PORTIONS | {"points": ("lease.portion",), "kills_at": ()})
+    late: Focus = QUEUES | UNSYNCED | {"buggifies": True, "points": ("log_end_lost.portion",)}
+    focuses = everywhere, PORTIONS | {"points": ("lease.portion",), "kills_at": ()}, late
     for seed in range(POINT_SEEDS_MAX):
         world = World(seed, options=options(seed, focuses[seed % len(focuses)]))
         assert not world.run().failures
