@@ -158,10 +158,10 @@ def _others(connection: Connection) -> dict[str, bytes]:
         _COMMIT, 8, group_id=_GROUP, generation_id_or_member_epoch=-1, member_id="",
         group_instance_id=None, topics=[{**one, "partitions": [offset]}],
     )  # fmt: skip
-    asked = [{**group, "topics": [{**one, "partition_indexes": [0]}]}]
+    groups = [{**group, "topics": [{**one, "partition_indexes": [0]}]}]
     frames = {
         "commit": commit,
-        "offset_fetch": frame(_OFFSETS, 8, groups=asked, require_stable=False),
+        "offset_fetch": frame(_OFFSETS, 8, groups=groups, require_stable=False),
         "list_offsets": frame(
             _LIST, 7, replica_id=-1, isolation_level=0,
             topics=[{"name": _READ, "partitions": [partition]}],
@@ -214,7 +214,7 @@ def _produce(topic: str, batch: bytes) -> bytes:
 
 
 def _fetch(most: int) -> bytes:
-    asked = {
+    partition = {
         "partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1,
         "log_start_offset": -1, "partition_max_bytes": most,
     }  # fmt: skip
@@ -222,7 +222,7 @@ def _fetch(most: int) -> bytes:
         frame(
             _FETCH, 11, replica_id=-1, max_wait=0, min_bytes=0, max_bytes=most,
             isolation_level=0, session_id=0, session_epoch=-1,
-            topics=[{"topic": _READ, "topic_id": None, "partitions": [asked]}],
+            topics=[{"topic": _READ, "topic_id": None, "partitions": [partition]}],
             forgotten_topics_data=[], rack_id="",
         )
     )  # fmt: skip

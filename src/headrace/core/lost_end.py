@@ -16,20 +16,14 @@ from headrace.core.leases import Acquisition, unused
 from headrace.core.machine import Decided, Unfinished
 from headrace.core.runs import CopiedRuns
 from headrace.core.shard_words import Event, LogEndLost, ReturnRanges
-from headrace.core.share_admin import Queue, discarded
+from headrace.core.share_admin import Queue, discarded, not_prepared
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Range, Replayed, ShareKey, Started
 
 
 def lost_end(command: LogEndLost, queue: Queue) -> Decided[Event]:
     """Forget what a group knows of records from the new end of a log on."""
-    known = {id(before) for before, _ in command.known.pairs}
-    missing = [
-        acquisition
-        for lease in queue.leases
-        for acquisition in lease.acquisitions.values()
-        if id(acquisition) not in known
-    ]
+    missing = not_prepared(queue, command.known)
     if sum([acquisition.ranges for acquisition in missing]) > command.ranges_max:
         return Decided([], Unfinished(prepare=partial(_with_remainders, command, missing)))
     command = _with_remainders(command, missing)

@@ -208,13 +208,7 @@ def _with_discarded(
     anew with it: nothing of it is decided before, and whatever has changed meanwhile is seen.
     """
     known = command.known if command.known.keys == keys else Remainders(keys)
-    done = {id(before) for before, _ in known.pairs}
-    missing = [
-        acquisition
-        for lease in queue.leases
-        for acquisition in lease.acquisitions.values()
-        if id(acquisition) not in done
-    ]
+    missing = not_prepared(queue, known)
     if sum([acquisition.ranges for acquisition in missing]) > command.ranges_max:
         prepare = partial(_prepared, command, known, missing)
         return Decided([], Unfinished(prepare=prepare, is_atomic=False))  # nothing is decided yet
@@ -230,6 +224,17 @@ def _prepared(
 ) -> AlterShareOffsets | DeleteShareOffsets:
     """Return the command with what is left of further acquisitions."""
     return replace(command, known=known.extended(missing))
+
+
+def not_prepared(queue: Queue, known: Remainders) -> list[Acquisition]:
+    """Return the acquisitions of leases of which it is not known yet what is left."""
+    prepared = {id(before) for before, _ in known.pairs}
+    return [
+        acquisition
+        for lease in queue.leases
+        for acquisition in lease.acquisitions.values()
+        if id(acquisition) not in prepared
+    ]
 
 
 def discarded(queue: Queue, known: Remainders) -> list[LeaseDiscarded]:

@@ -34,7 +34,11 @@ class Actor(ABC):
                     await asyncio.sleep(self._rng.uniform(*self._pause))
                     await self._turn(connection)
             except Lost:
-                await asyncio.sleep(self._rng.uniform(*self._lost_pause))
+                await self._pause_after_loss()
+
+    async def _pause_after_loss(self) -> None:
+        """Wait a drawn time before the next connection."""
+        await asyncio.sleep(self._rng.uniform(*self._lost_pause))
 
     @abstractmethod
     async def _turn(self, connection: Connection) -> None:

@@ -354,18 +354,9 @@ class PipelinedProducer(IdempotentProducer):
         self._resends_singly = self._window.random() < _SINGLY
         self._in_flight: dict[asyncio.Task[None], None] = {}  # an ordered set
 
-    async def run(self) -> None:
-        """Send batches until the faults are over; each connection begins with what is pending."""
-        world = self._world
-        while not world.is_quiet:
-            try:
-                connection = Connection(world, self._rng)
-                while not world.is_quiet:
-                    await asyncio.sleep(self._rng.uniform(*self._pause))
-                    await self._turn(connection)
-            except Lost:
-                await self._drain()
-                await asyncio.sleep(self._rng.uniform(*self._lost_pause))
+    async def _pause_after_loss(self) -> None:
+        await self._drain()  # the next connection begins with what is pending
+        await super()._pause_after_loss()
 
     async def _turn(self, connection: Connection) -> None:
         """Send some batches, as far as the window allows."""
