@@ -11,6 +11,7 @@ from headrace.broker.handlers import alter_configs, create_partitions, metadata,
 from headrace.broker.request import Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.core.catalog import AddPartitions, CreateTopic, DeleteTopic, Topic
+from headrace.log import small_files
 from headrace.log.manifest import NAME as MANIFEST
 from headrace.log.manifest import ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
@@ -157,6 +158,31 @@ def test_a_broker_starts_although_the_manifest_cannot_be_written(
     with caplog.at_level(logging.WARNING):
         play(lambda: Inside(disk), scene)
     assert "headrace.manifest: cannot be written now: No space left on device" in caplog.text
+
+
+def test_a_broker_starts_on_a_folder_of_an_earlier_release_and_marks_it_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = FullDisk("filler")
+
+    async def create(broker: Inside) -> None:
+        await broker.services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
+
+    async def delete(broker: Inside) -> None:
+        assert not Manifest(disk).journals_with_points
+        disk.remove("filler")
+        await broker.services.topics.delete(
+            DeleteTopic(broker.services.catalog.topics["orders"].id)
+        )
+        assert Manifest(disk).journals_with_points
+
+    play(lambda: Inside(disk), create)
+    text = small_files.read_file(disk, MANIFEST).text.replace(" recovery-points", "")
+    small_files.write_file(disk, MANIFEST, text)
+    disk.write("filler", b"")
+    disk.full = (MANIFEST,)
+    play(lambda: Inside(disk), delete)
+    assert "__cluster_metadata-0: cannot be marked now: No space left" in caplog.text
 
 
 def test_a_torn_end_that_cannot_be_copied_keeps_no_other_partition_from_starting() -> None:

@@ -11,6 +11,7 @@ from headrace.broker.config import Config
 from headrace.broker.dynamic_config import effective, ignored
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import ShardRuntime, StorageFault
+from headrace.broker.storage_faults import is_full
 from headrace.broker.waits import Waits
 from headrace.core.catalog import (
     AddPartitions,
@@ -290,9 +291,16 @@ class Topics:
         """Sync and list the journal; for a thread. Raises: OSError."""
         self._journal.sync()
         manifest = self.partitions.manifest
-        if CATALOGUE not in manifest.journals_with_points:
+        if CATALOGUE in manifest.journals_with_points:
+            return
+        try:
             self._journal.log.secure_point()
             manifest.add_journal(CATALOGUE)
+        except OSError as error:
+            if CATALOGUE not in manifest.journals or not is_full(error):
+                raise
+            # An earlier release listed it. The mark waits, as topics can be deleted for space.
+            log.warning("%s: cannot be marked now: %s", CATALOGUE, error.strerror or error)
 
     async def _whole(self, change: Coroutine[Any, Any, AnswerT]) -> AnswerT:
         """Carry a change out to its end, also when its caller goes away amid it.
