@@ -434,7 +434,7 @@ class _Mechanic:
             if not segment_bases(self._disk, folder):
                 is_catalogue = folder == CATALOGUE
                 return self._catalogue() if is_catalogue else self._partition_folder(folder)
-            begin_point(self._disk, folder)
+            self._begin_point(folder)
             text = "write the file from the segments that exist"
             if folder not in self._closed:
                 text += "; if later segments are missing, too, their records are lost"
@@ -442,10 +442,15 @@ class _Mechanic:
         point = RecoveryPoint(self._disk, folder)
         if point.claim.base_offset == UNKNOWN:
             text = self._set_aside(path)
-            begin_point(self._disk, folder)
+            self._begin_point(folder)
             return f"{text}, and write it anew"
         point.replace(point.claim)
         return "write both slots again"
+
+    def _begin_point(self, folder: str) -> None:
+        """Write the recovery point of a log durably: the manifest may say that the log has one."""
+        begin_point(self._disk, folder)
+        RecoveryPoint(self._disk, folder).secure()
 
     # ---- partitions
 
@@ -513,7 +518,7 @@ class _Mechanic:
         file = self._disk.open(f"{folder}/{end:020d}.log")
         file.sync()
         file.close()
-        begin_point(self._disk, folder)
+        self._begin_point(folder)
         return text
 
     def _used_end(self, folder: str) -> int:
