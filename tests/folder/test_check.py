@@ -366,6 +366,15 @@ def test_the_checksums_that_wait_with_a_replacement_are_no_damage(
     assert [one.problem for one in checked(root).findings] == ["the file does not verify"]
 
 
+def test_damaged_checksums_of_a_replacement_are_reported(stopped: Folder, write: Write) -> None:
+    former = "orders-0/00000000000000000000.log"
+    files = {**stopped.files, f"{former}.swap": stopped.files[former]}
+    report = checked(write({**files, f"{former}.swap.checksums": b"damaged"}))
+    (finding,) = [one for one in report.findings if one.grade is not Grade.NOTE]
+    assert (finding.grade, finding.path) == (Grade.WARNING, f"{former}.swap.checksums")
+    assert finding.consequence == "the next start removes it"
+
+
 def test_a_damaged_segment_over_which_a_whole_replacement_stands_is_a_note(
     stopped: Folder, write: Write
 ) -> None:

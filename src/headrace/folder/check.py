@@ -421,7 +421,9 @@ class _Check:
         elif name == recovery_point.NAME:
             sound = recovery_point.is_sound(disk, path.rpartition("/")[0])
         if not sound:
-            self._add(Grade.WARNING, path, "the file does not verify", "it is rebuilt from the log")
+            is_staged = stem.endswith(f".log{SWAP}")
+            consequence = "the next start removes it" if is_staged else "it is rebuilt from the log"
+            self._add(Grade.WARNING, path, "the file does not verify", consequence)
 
     def _is_leftover(self, path: str) -> bool:
         """Add a note for a file that no broker reads; return whether it is one."""
