@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import stat
@@ -185,11 +186,13 @@ def test_the_manifest_lists_what_must_exist() -> None:
     disk = filled()
     lines = small_files.read_file(disk, MANIFEST).text.splitlines()
     assert lines[:3] == [
-        "journal __cluster_metadata-0", "file log-start-offset-checkpoint", "file meta.properties",
+        "journal __cluster_metadata-0 recovery-points", "file log-start-offset-checkpoint",
+        "file meta.properties",
     ]  # fmt: skip
-    topics = {tuple(line.split()[::3]) for line in lines[3:]}
+    topics = {tuple(line.split()[i] for i in (0, 3, 4)) for line in lines[3:]}
     assert topics == {
-        ("topic", name) for name in ("orders", "other", "__consumer_offsets", "__share_group_state")
+        ("topic", name, "recovery-points")
+        for name in ("orders", "other", "__consumer_offsets", "__share_group_state")
     }
     assert start_of(disk) == []
 
@@ -214,6 +217,16 @@ def test_what_everything_needs_is_refused_by_name_when_it_is_missing(
         assert contents(disk) == before or clean, "nothing is begun anew"
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("name", ["__cluster_metadata-0", *JOURNALS])
+def test_a_journal_without_its_recovery_point_is_refused(name: str, clean: bool) -> None:
+    disk = filled(clean=clean)
+    disk.remove(f"{name}/recovery-point")
+    with pytest.raises((CorruptLog, OSError), match=f"{name}/recovery-point: the file is missing"):
+        start_of(disk)
+    assert not disk.exists(f"{name}/recovery-point")
+
+
 def contents(disk: MemoryDisk) -> dict[str, bytes]:
     names = [name for name in disk.list("") if not disk.list(name)]
     return {name: disk.read(name) for name in names}
@@ -226,6 +239,7 @@ def contents(disk: MemoryDisk) -> dict[str, bytes]:
         ("orders-0", "orders-0: the folder of the partition is missing"),
         ("orders-0/partition.metadata", "orders-0/partition.metadata: the file is missing"),
         (f"orders-0/{0:020d}.log", "the last segment of the log is missing"),
+        ("orders-0/recovery-point", "orders-0/recovery-point: the file is missing"),
     ],
 )
 def test_a_partition_is_refused_by_name_and_others_are_served(
@@ -257,6 +271,66 @@ def test_a_partition_is_refused_by_name_and_others_are_served(
     assert "headrace repair" in errors[0]
     (again,) = start_of(disk)
     assert line in again, "an orderly stop does not make it good"
+
+
+def test_a_last_segment_that_is_missing_with_its_recovery_point_is_noticed() -> None:
+    disk = filled(clean=False)
+
+    async def roll() -> None:
+        async with Life(disk) as life:
+            life.partition("other", 0).log.roll()
+            await life.put("other", 0, b"3")
+
+    run(roll)
+    for path in (CLEAN_MARK, "other-0/recovery-point", f"other-0/{3:020d}.log"):
+        disk.remove(path)
+    (line,) = start_of(disk)
+    assert line.startswith("other-0: other-0/recovery-point: the file is missing")
+
+
+def test_a_power_cut_amid_the_making_of_logs_takes_no_recovery_point_that_must_exist() -> None:
+    async def make(disk: MemoryDisk) -> None:
+        async with Life(disk) as life:
+            await life.create("orders")
+            await life.put("orders", 0, b"0")
+            await life.put("orders", 1, b"1")
+
+    whole = FaultyDisk("whole", lambda: None)
+    run(lambda: make(whole))
+    for operations in range(4, whole.operations, 5):
+        disk = FaultyDisk(f"cut {operations}", lambda: None)
+        disk.die_after(operations)
+        with contextlib.suppress(OSError, StorageFault):
+            run(functools.partial(make, disk))
+        disk.revive(power_cut=True)
+        assert start_of(disk) == [], operations
+    assert start_of(whole) == []
+
+
+def test_a_missing_mark_of_an_orderly_stop_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    disk = filled()
+    assert CLEAN_MARK not in caplog.text, "a new folder has none"
+    start_of(disk)
+    assert CLEAN_MARK not in caplog.text
+    disk.remove(CLEAN_MARK)
+    start_of(disk)
+    assert caplog.text.count(f"{CLEAN_MARK}: the file is missing, as after a crash") == 1
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_topic_of_an_earlier_release_gets_its_mark(clean: bool) -> None:
+    disk = filled(clean=clean)
+    disk.remove("orders-1/recovery-point")
+    text = small_files.read_file(disk, MANIFEST).text.replace(" recovery-points", "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small_files, "_FORMATS", {})
+        disk.write(MANIFEST, small_files.sealed(MANIFEST, text))
+    assert b"format=1" in disk.read(MANIFEST)
+    assert start_of(disk) == []
+    assert all(topic.has_points for topic in Manifest(disk).topics.values())
+    assert disk.exists("orders-1/recovery-point")
+    assert b"format=2" in disk.read(MANIFEST)
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -11,6 +11,7 @@ from headrace.broker.handlers import alter_configs, create_partitions, metadata,
 from headrace.broker.request import Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.core.catalog import AddPartitions, CreateTopic, DeleteTopic, Topic
+from headrace.log import small_files
 from headrace.log.manifest import NAME as MANIFEST
 from headrace.log.manifest import ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
@@ -157,6 +158,31 @@ def test_a_broker_starts_although_the_manifest_cannot_be_written(
     with caplog.at_level(logging.WARNING):
         play(lambda: Inside(disk), scene)
     assert "headrace.manifest: cannot be written now: No space left on device" in caplog.text
+
+
+def test_a_broker_starts_on_a_folder_of_an_earlier_release_and_marks_it_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = FullDisk("filler")
+
+    async def create(broker: Inside) -> None:
+        await broker.services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
+
+    async def delete(broker: Inside) -> None:
+        assert not Manifest(disk).journals_with_points
+        disk.remove("filler")
+        await broker.services.topics.delete(
+            DeleteTopic(broker.services.catalog.topics["orders"].id)
+        )
+        assert Manifest(disk).journals_with_points
+
+    play(lambda: Inside(disk), create)
+    text = small_files.read_file(disk, MANIFEST).text.replace(" recovery-points", "")
+    small_files.write_file(disk, MANIFEST, text)
+    disk.write("filler", b"")
+    disk.full = (MANIFEST,)
+    play(lambda: Inside(disk), delete)
+    assert "__cluster_metadata-0: cannot be marked now: No space left" in caplog.text
 
 
 def test_a_torn_end_that_cannot_be_copied_keeps_no_other_partition_from_starting() -> None:
@@ -342,9 +368,9 @@ def test_a_topic_whose_deletion_is_not_in_the_journal_loses_its_mark(
         topic = await create_and_fail(broker, monkeypatch)
         with pytest.raises(StorageFault):
             await topics.delete(DeleteTopic(topic.id))
-        assert _entry(disk, "orders").is_deleting
+        assert _entry(disk, "orders")[2]
         monkeypatch.undo()
-        await until(lambda: not _entry(disk, "orders").is_deleting)
+        await until(lambda: not _entry(disk, "orders")[2])
         assert topics.catalog.topics["orders"] == topic
         assert not topics.partitions._deletions
         appended(broker, "orders", 1)
@@ -369,10 +395,10 @@ def test_deletions_repeated_while_the_journal_fails_wait_for_it_once(
     play(lambda: Inside(disk), scene)
 
 
-def _entry(disk: MemoryDisk, name: str) -> ListedTopic:
+def _entry(disk: MemoryDisk, name: str) -> tuple[int, str, bool]:
     (topic,) = (topic for topic in Manifest(disk).topics.values() if topic.name == name)
-    return topic
+    return topic.partitions, topic.name, topic.is_deleting
 
 
 def _listed(disk: MemoryDisk, name: str) -> int:
-    return _entry(disk, name).partitions
+    return _entry(disk, name)[0]

@@ -15,6 +15,7 @@ from headrace.core.errors import Refused
 from headrace.core.types import MonoMs, Now, WallMs
 from headrace.log.manifest import START_OFFSETS
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.log.recovery_point import NO_CLAIM, read_claim
 from headrace.log.small_files import write_file
 from headrace.wire.batches import Record
 
@@ -224,7 +225,7 @@ def test_a_topic_deleted_while_its_records_are_leaves_no_start_to_the_next() -> 
         change(catalog, CreateTopic("orders", UUID(int=9), 2, {}))
         await partitions.open_topic(catalog.topics["orders"], catalog)
         assert found(partitions, 0, 9).start_offset == 0
-        assert not disk.exists("orders-0/recovery-point"), "nor a claim about the old log"
+        assert read_claim(disk, "orders-0")[1] == NO_CLAIM, "nor a claim about the old log"
 
     run(go)
 

@@ -40,7 +40,10 @@ class Report:
 
 def judges(sorts: Sequence[tuple[str, bool]], seed: int = 0) -> list[tuple[data.Folder, Judge]]:
     """Build a folder of each sort, with its judge."""
-    folders = [data.build(durability=one, clean=clean, seed=seed) for one, clean in sorts]
+    folders = [
+        data.build(durability=one, clean=clean, seed=seed, is_interrupted=True)
+        for one, clean in sorts
+    ]
     return [(folder, Judge(folder)) for folder in folders]
 
 

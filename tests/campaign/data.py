@@ -14,7 +14,9 @@ from uuid import UUID
 
 from tests.campaign.life import WALL_MS, Client, Life, recorded, run
 
+from headrace.log.index import SUFFIXES
 from headrace.log.memory_disk import MemoryDisk
+from headrace.log.segment import Segment
 from headrace.wire import batches
 from headrace.wire import leases as lease
 from headrace.wire.compression import Codec
@@ -61,15 +63,38 @@ def disk_of(files: Mapping[str, bytes], synced: Mapping[str, int] | None = None)
     return disk
 
 
-def build(*, durability: str, clean: bool, seed: int = 0) -> Folder:
-    """Run the story and leave its folder."""
+def build(*, durability: str, clean: bool, seed: int = 0, is_interrupted: bool = False) -> Folder:
+    """Run the story and leave its folder.
+
+    Args:
+        is_interrupted: it ends amid two compactions.
+    """
     settings = {**SETTINGS, "headrace.durability": durability}
     disk = MemoryDisk()
     with recorded([]), mock.patch("headrace.broker.topics._DEAD_RECORDS_MIN", _DEAD_RECORDS):
         run(_story(disk, settings, seed, clean=clean))
     if not clean:
         disk.kill()
+    if is_interrupted:
+        _interrupt_compactions(disk)
     return folder_of(f"{durability} {'stopped' if clean else 'killed'}", disk, settings, clean)
+
+
+def _interrupt_compactions(disk: MemoryDisk) -> None:
+    """Leave a replacement with its segments put away, and another one with them still there."""
+    for folder, is_put_away in (("prices-0", True), ("__consumer_offsets-0", False)):
+        first, second, *_ = [name for name in disk.list(folder) if name.endswith(".log")]
+        assert disk.size(f"{folder}/{first}"), "a sealed segment"
+        stem = f"{folder}/{second.removesuffix('.log')}"
+        disk.write(f"{stem}.log.swap", disk.read(f"{stem}.log"))
+        base_offset = int(second.removesuffix(".log"))
+        swap = Segment(disk, folder, base_offset, 1 << 30, file_path=f"{stem}.log.swap")
+        swap.take_whole(disk.size(swap.file_path))
+        swap.save_digests()
+        swap.release()
+        if is_put_away:
+            for suffix in (".log", *SUFFIXES):
+                disk.remove(stem + suffix)
 
 
 def build_large(*, clean: bool, seed: int = 0) -> Folder:

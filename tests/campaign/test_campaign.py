@@ -23,6 +23,7 @@ KINDS = {
         for owner in ("consumer_offsets", "share_group_state", "partition", "cluster_metadata")
     ),
     "cluster_metadata .log", "cluster_metadata .checkpoint",
+    "consumer_offsets .swap", "partition .swap",
 }  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from headrace.folder.repair import Action
 
 CASES = int(os.environ.get("HEADRACE_REPAIR_CASES", "40"))  # for each folder
 FOLDERS = {
-    "stopped": lambda: build(durability="os", clean=True),
-    "killed": lambda: build(durability="os", clean=False),
+    "stopped": lambda: build(durability="os", clean=True, is_interrupted=True),
+    "killed": lambda: build(durability="os", clean=False, is_interrupted=True),
     "large stopped": lambda: build_large(clean=True),
     "large killed": lambda: build_large(clean=False),
 }

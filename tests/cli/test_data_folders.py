@@ -40,11 +40,11 @@ def test_a_folder_of_a_newer_release_is_refused(
     tmp_path: Path, offline: Command, command: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("headrace.log.small_files.FORMAT", 2)
+        newer.setattr("headrace.log.small_files.FORMAT", 9)
         (tmp_path / name).write_bytes(small_files.sealed(name, "text\n"))
     ended = offline(*command, "--data-dir", str(tmp_path))
     assert ended.code == 1
     assert ended.err == (
-        f"headrace {' '.join(command[:2])}: --data-dir: {name}: format version 2 was written by a "
+        f"headrace {' '.join(command[:2])}: --data-dir: {name}: format version 9 was written by a "
         "newer Headrace; upgrade Headrace to open this data folder\n"
     )

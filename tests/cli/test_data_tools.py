@@ -1,7 +1,10 @@
 """`headrace check`, `repair`, `backup` and `restore`: text, JSON, exit codes."""
 
+import contextlib
 import errno
 import json
+import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -12,6 +15,7 @@ from tests.campaign.data import Folder, build
 
 import headrace
 from headrace.cli import main
+from headrace.cli.check import check
 
 SEGMENT = "orders-0/00000000000000000010.log"
 
@@ -41,6 +45,24 @@ def damage(root: Path) -> None:
     content = bytearray((root / SEGMENT).read_bytes())
     content[300] ^= 1
     (root / SEGMENT).write_bytes(content)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_check_shows_its_progress_on_a_terminal(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headrace.cli.data_tools._QUIET_S", 0.0)
+    reader, terminal = os.openpty()
+    with os.fdopen(terminal, "w", encoding="utf-8") as screen:
+        monkeypatch.setattr("sys.stderr", screen)
+        check(root)
+    shown = ""
+    with contextlib.suppress(OSError):  # as Linux ends the output of a closed terminal
+        while data := os.read(reader, 4096):
+            shown += data.decode()
+    os.close(reader)
+    assert re.fullmatch(r"(\r\x1b\[Kchecking: \d+ MiB)+(\r\x1b\[K)+", shown), shown
+    assert ": sound; " in capsys.readouterr().out
 
 
 def test_check_tells_a_sound_folder_from_a_damaged_one(command: Any, root: Path) -> None:

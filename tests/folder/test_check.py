@@ -282,10 +282,22 @@ def test_a_missing_recovery_point_is_reported_and_repaired(
     before = checked(root).findings
     (root / path).unlink()
     (finding,) = set(checked(root).findings) - set(before)
-    assert (finding.grade, finding.path) == (Grade.WARNING, path)
+    assert (finding.grade, finding.path) == (Grade.ERROR, path)
     assert finding.problem.startswith("the file is missing")
-    repair(root, lambda _: None, execute=True)
+    done = repair(root, lambda _: None, execute=True)
+    (text,) = (one.text for one in done.actions if one.path == path)
+    assert text.startswith("write the file from the segments that exist")
+    assert ("are lost" in text) is (sort == "killed")
     assert path not in {one.path for one in checked(root).findings}
+
+
+def test_missing_recovery_points_of_journals_are_repaired(stopped: Folder, write: Write) -> None:
+    points = {f"{one}-0/recovery-point" for one in ("__cluster_metadata", "__consumer_offsets")}
+    root = write({path: data for path, data in stopped.files.items() if path not in points})
+    assert not checked(root).is_clean
+    done = repair(root, lambda _: None, execute=True)
+    assert {one.path for one in done.actions} == points
+    assert done.is_complete
 
 
 def test_positions_of_groups_beyond_the_end_of_a_log_are_notes(tmp_path: Path) -> None:
@@ -300,8 +312,8 @@ def test_positions_of_groups_beyond_the_end_of_a_log_are_notes(tmp_path: Path) -
             assert not alter_group_offsets(cluster, "readers", {place: 3}).errors[place]
             assert not alter_share_group_offsets(cluster, "workers", {place: 3}).errors[place]
     assert checked(tmp_path).findings == ()
-    for name in (".kafka_cleanshutdown", "orders-0/recovery-point"):
-        (tmp_path / name).unlink()
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    (tmp_path / "orders-0/recovery-point").write_bytes(b"")
     for path in (tmp_path / "orders-0").glob("0*"):
         path.unlink() if path.suffix != ".log" else path.write_bytes(b"")
     notes = [one for one in checked(tmp_path).findings if one.grade is Grade.NOTE]
@@ -352,6 +364,15 @@ def test_the_checksums_that_wait_with_a_replacement_are_no_damage(
     assert checked(root).is_clean
     (root / f"{former}.swap").unlink()
     assert [one.problem for one in checked(root).findings] == ["the file does not verify"]
+
+
+def test_damaged_checksums_of_a_replacement_are_reported(stopped: Folder, write: Write) -> None:
+    former = "orders-0/00000000000000000000.log"
+    files = {**stopped.files, f"{former}.swap": stopped.files[former]}
+    report = checked(write({**files, f"{former}.swap.checksums": b"damaged"}))
+    (finding,) = [one for one in report.findings if one.grade is not Grade.NOTE]
+    assert (finding.grade, finding.path) == (Grade.WARNING, f"{former}.swap.checksums")
+    assert finding.consequence == "the next start removes it"
 
 
 def test_a_damaged_segment_over_which_a_whole_replacement_stands_is_a_note(

@@ -29,8 +29,9 @@ from headrace.log.manifest import ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.os_disk import OsDisk
-from headrace.log.recovery_point import Claim, RecoveryPoint
+from headrace.log.recovery_point import NO_CLAIM, Claim, RecoveryPoint, read_claim
 from headrace.log.segments import SegmentedLog
+from headrace.sim.disk import NOTHING, FaultyDisk
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
@@ -920,8 +921,8 @@ def test_a_topic_that_got_partitions_after_its_lost_creation_is_restored(
     damaged[position + header.size - 1] ^= 1
     disk.write(path, bytes(damaged) + bytes(later))
     bridge(disk, path, 0, end + 1, is_last=True)
-    files = without_folders(large_killed, "__cluster_metadata-0/recovery-point")
-    root = write({**files, path: disk.read(path)})
+    lost = {"__cluster_metadata-0/recovery-point": b""}  # by a power cut
+    root = write({**large_killed.files, **lost, path: disk.read(path)})
     errors = [
         finding for finding in check(root, lambda _: None).findings if finding.grade == "error"
     ]
@@ -933,6 +934,19 @@ def test_a_topic_that_got_partitions_after_its_lost_creation_is_restored(
     sound = observe(large_killed.disk(), large_killed).account
     assert sound is not None
     assert started(root, large_killed)["topic", "orders"] == sound["topic", "orders"]
+
+
+@pytest.mark.parametrize("lost", ["orders-0/recovery-point", "orders-0/"])
+def test_a_power_cut_leaves_the_recovery_point_that_a_repair_wrote(
+    lost: str, stopped: Folder
+) -> None:
+    disk = FaultyDisk("seed", lambda: None)
+    for path, data in without_folders(stopped, lost).items():
+        disk.write(path, data)
+    assert repair_disk(disk, partial(view_of, disk), Path(), lambda _: None).is_complete
+    disk.fates = (NOTHING,)
+    disk.revive(power_cut=True)
+    assert read_claim(disk, "orders-0")[1] != NO_CLAIM
 
 
 @pytest.mark.parametrize("lost", ["partitions", "topic"])

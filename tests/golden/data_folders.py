@@ -49,7 +49,7 @@ def plain(found: account.Account) -> dict[str, Any]:
 def main() -> None:
     label = sys.argv[1]
     for sort, (durability, clean) in SORTS.items():
-        folder = data.build(durability=durability, clean=clean)
+        folder = data.build(durability=durability, clean=clean, is_interrupted=True)
         found = observe(folder.disk(), folder, probes=-1)
         assert found.account is not None, (found.refusal, found.fault)
         name = f"data-folder-{label}-{sort}"

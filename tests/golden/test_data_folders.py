@@ -11,7 +11,7 @@ from tests.campaign.life import Life, recorded, run
 from tests.golden import data_folders
 
 from headrace.folder.check import check
-from headrace.log.manifest import NAME
+from headrace.log.manifest import NAME, Manifest
 from headrace.log.os_disk import OsDisk
 
 _NEXT_ID = "next producer id "
@@ -34,7 +34,9 @@ def folder(name: str, tmp_path: Path) -> Path:
 
 def test_there_is_one_of_each_format() -> None:
     assert list(data_folders.names()) == [
-        f"data-folder-format-{number}-{sort}" for number in (0, 1) for sort in ("killed", "stopped")
+        f"data-folder-format-{number}-{sort}"
+        for number in (0, 1, 2)
+        for sort in ("killed", "stopped")
     ]
 
 
@@ -49,6 +51,7 @@ def test_nothing_is_lost_and_the_folder_is_upgraded(
         assert found[_NEXT_ID] >= expected[_NEXT_ID]
     assert (folder / NAME).exists()
     assert "recovery-point" not in caplog.text
+    assert all(topic.has_points for topic in Manifest(OsDisk(folder)).topics.values())
     report = check(folder, lambda _: None)
     assert report.is_clean, report.findings
 

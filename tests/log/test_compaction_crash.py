@@ -1,5 +1,6 @@
 """Compaction killed after every single operation of the disk: no value is lost, none comes back."""
 
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -137,6 +138,38 @@ def test_whenever_it_is_killed_later_damage_of_a_sealed_segment_is_found(compact
             disk.write(f"{path}.log", sound)
     assert kills > 20
     assert indexed > 20
+
+
+def test_no_damage_to_a_segment_that_waits_for_its_name_is_overlooked(compact: Compact) -> None:
+    """Offsets and epochs of batches are in no checksum of a batch, and an offset may fit a gap."""
+    damaged = kills = 0
+    while not damaged:
+        disk = MortalDisk()
+        filled(disk, seed=5000)
+        log = SegmentedLog(disk, FOLDER, segment_bytes=600)
+        disk.left = kills
+        kills += 1
+        with contextlib.suppress(Killed):
+            compact(disk, log, segment_bytes=5000, delete_retention_ms=0)
+        disk.left = None
+        disk.kill()
+        for path in [f"{FOLDER}/{one}" for one in disk.list(FOLDER) if one.endswith(".log.swap")]:
+            sound = disk.read(path)
+            headers, position = batches.headers(sound), 0
+            assert len(headers) > 2
+            for header in headers:
+                for at in (*range(position, position + 8), position + 15):
+                    for bit in range(0, 8, 3):
+                        rotten = bytearray(sound)
+                        rotten[at] ^= 1 << bit
+                        disk.write(path, bytes(rotten))
+                        with pytest.raises(CorruptFileError, match=path):
+                            SegmentedLog(disk, FOLDER, segment_bytes=600)
+                        damaged += 1
+                position += header.size
+            disk.write(path, sound)
+            SegmentedLog(disk, FOLDER, segment_bytes=600).close()
+            assert not [one for one in disk.list(FOLDER) if ".swap" in one]
 
 
 def test_a_full_disk_leaves_the_log_as_it_was(compact: Compact) -> None:

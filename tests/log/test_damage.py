@@ -491,6 +491,40 @@ def test_a_missing_recovery_point_is_logged_once_and_written_anew(
         opened(disk)
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_recovery_point_that_the_log_had_must_be_there(clean: bool) -> None:
+    disk = closed()
+    whole = disk.read(POINT)
+    disk.remove(POINT)
+    disk.remove(last_log(disk))
+    before = {name: disk.read(f"{FOLDER}/{name}") for name in disk.list(FOLDER)}
+    with pytest.raises(CorruptFileError, match=rf"^{POINT}: the file is missing.*{REMEDY}"):
+        SegmentedLog(disk, FOLDER, clean=clean, has_point=True)
+    assert {name: disk.read(f"{FOLDER}/{name}") for name in disk.list(FOLDER)} == before
+    disk.write(POINT, whole)
+    with pytest.raises(CorruptFileError, match="the last segment of the log is missing"):
+        SegmentedLog(disk, FOLDER, clean=clean, has_point=True)
+
+
+def test_segments_that_are_all_missing_are_noticed_without_a_claim() -> None:
+    disk = MemoryDisk()
+    RecoveryPoint(disk, FOLDER).begin()
+    with pytest.raises(CorruptFileError, match=f"^{FOLDER}: all segments of the log are missing"):
+        SegmentedLog(disk, FOLDER, has_point=True)
+
+
+def test_missing_checksums_are_logged_once_for_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    disk = closed()
+    names = [name for name in disk.list(FOLDER) if name.endswith(".checksums")]
+    for name in names:
+        disk.remove(f"{FOLDER}/{name}")
+    opened(disk, clean=True).close()
+    of_sealed, of_last = [one.getMessage() for one in caplog.records]
+    assert of_sealed.startswith(f"{FOLDER}: {len(names) - 1} segments have no .checksums")
+    assert of_last.startswith(f"{FOLDER}/{names[-1]}: the file is missing; rebuilt")
+
+
 def test_an_empty_log_needs_no_recovery_point(caplog: pytest.LogCaptureFixture) -> None:
     disk = MemoryDisk()
     for _ in range(2):

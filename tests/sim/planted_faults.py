@@ -271,7 +271,7 @@ FAULTS: dict[str, Fault] = {
         "the disk is damaged: bit",
         _at_rest(BIT),
         {
-            seals_are_not_compared: 5,
+            seals_are_not_compared: 72,
             unverified_blocks_are_served: 1,
             repairs_end_with_the_damage: 7,
         },
@@ -327,7 +327,7 @@ FAULTS: dict[str, Fault] = {
         _cut(REORDERED) | {"producers": 6, "slow_disks": True},
         {sealed_segments_are_not_synced: 0},
     ),
-    "lost rename": Fault("unsynced: lost ", _cut(NOTHING), {folders_are_not_synced: 0}),
+    "lost rename": Fault("unsynced: lost ", _cut(NOTHING), {folders_are_not_synced: 2}),
     "failing syncs": Fault(
         "sync fails", {"sync_errors": True} | _cut(*FATES), {failed_syncs_count: 1}
     ),

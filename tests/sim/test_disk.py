@@ -4,8 +4,18 @@ import re
 
 import pytest
 
+from headrace.log.recovery_point import NO_CLAIM, Claim, encoded
 from headrace.sim.damage import BIT, LOST, MISDIRECTED, MISSING, SHORT
 from headrace.sim.disk import REORDERED, FaultyDisk
+
+LOG = "t-0/00000000000000000000.log"
+POINT = "t-0/recovery-point"
+BATCH = bytes(8) + (60).to_bytes(4, "big") + bytes(60)
+
+
+def claim(disk: FaultyDisk, size: int) -> None:
+    """Let a recovery point claim the first bytes of `LOG`."""
+    disk.overwrite(POINT, encoded(POINT, 1, Claim(0, 0, size, 1)), 0)
 
 
 def test_it_dies_with_the_operation_that_was_drawn_and_stays_dead() -> None:
@@ -130,7 +140,7 @@ def test_damage_stands_where_a_failed_sync_has_the_unsynced_end_cut_off() -> Non
     file = disk.open(LOG)
     file.append(synced)
     file.sync()
-    disk.overwrite("t-0/recovery-point", b"claim", 0)
+    claim(disk, len(synced))
     file.append(b"unsynced")
     disk.damage.kinds = (BIT,)
     assert disk.damage.live(["t"]) is not None
@@ -142,25 +152,22 @@ def test_damage_stands_where_a_failed_sync_has_the_unsynced_end_cut_off() -> Non
 
 
 def test_a_lost_write_may_leave_what_the_file_was_before() -> None:
-    found = set()
+    slot, later = (encoded(POINT, number, NO_CLAIM) for number in (1, 2))
+    found, point = set(), slot + later
     for seed in range(40):
         disk = FaultyDisk(str(seed), lambda: None)
         disk.write("small", b"former bytes")
         disk.write("small", b"present bytes")
-        disk.overwrite("t-0/recovery-point", b"1" * 64, 0)
-        disk.overwrite("t-0/recovery-point", b"2" * 64, 64)
+        disk.overwrite(POINT, slot, 0)
+        disk.overwrite(POINT, later, len(slot))
         disk.damage.kinds = (LOST,)
         disk.damage.offline(in_order=True)
-        found.add((disk.damage.turned_back, disk.read("small"), disk.read("t-0/recovery-point")))
+        found.add((disk.damage.turned_back, disk.read("small"), disk.read(POINT)))
         disk.damage.undo()
         assert disk.read("small") == b"present bytes"
-        assert disk.read("t-0/recovery-point") == b"1" * 64 + b"2" * 64
-    point, slot = b"1" * 64 + b"2" * 64, b"1" * 64
-    assert {
-        ("small", b"former bytes", point),
-        ("t-0/recovery-point", b"present bytes", slot),
-    } < found
-    assert any(name == "" and bytes(10) in small + point for name, small, point in found)
+        assert disk.read(POINT) == point
+    assert {("small", b"former bytes", point), (POINT, b"present bytes", slot)} < found
+    assert any(name == "" and bytes(10) in small for name, small, _ in found)
 
 
 def test_a_file_that_was_removed_has_no_former_bytes() -> None:
@@ -207,15 +214,17 @@ def test_a_misdirected_write_is_lost_at_its_own_place() -> None:
 
 def test_only_what_a_recovery_point_claims_is_damaged_after_a_crash() -> None:
     disk = FaultyDisk("seed", lambda: None)
-    file = disk.open("t-0/00000000000000000000.log")
+    file = disk.open(LOG)
     file.append(b"synced")
     file.sync()
     disk.damage.kinds = (BIT, SHORT)
-    assert disk.damage.offline(in_order=False) is None
-    disk.overwrite("t-0/recovery-point", b"claim", 0)
+    for slot in (NO_CLAIM, Claim(0, 0, 0, 0)):
+        disk.overwrite(POINT, encoded(POINT, 1, slot), 0)
+        assert disk.damage.offline(in_order=False) is None
+    claim(disk, 3)
     done = disk.damage.offline(in_order=False)
     assert done is not None
-    assert done.split(": ")[1].startswith("t-0/00000000000000000000.log")
+    assert done.split(": ")[1].startswith(LOG)
 
 
 def test_a_log_that_an_orderly_stop_did_not_close_is_not_damaged() -> None:
@@ -285,17 +294,13 @@ def test_a_power_cut_keeps_unsynced_writes_in_any_order() -> None:
     assert left == {b"", first, bytes(10) + second, first + second}
 
 
-LOG = "t-0/00000000000000000000.log"
-BATCH = bytes(8) + (60).to_bytes(4, "big") + bytes(60)
-
-
 def holding(seed: int, data: bytes) -> FaultyDisk:
     disk = FaultyDisk(str(seed), lambda: None)
     disk.damage.kinds = (BIT,)
     file = disk.open(LOG)
     file.append(data)
     file.sync()
-    disk.overwrite("t-0/recovery-point", b"claim", 0)
+    claim(disk, len(data))
     return disk
 
 

@@ -11,7 +11,9 @@ is refused.
 
 The manifest of the data folder lists the folders that must exist (`log/manifest.py`): a topic is
 listed once its folders are made, marked before the catalogue forgets it, and forgotten once they
-are gone, so that the next start ends a deletion that a crash interrupted.
+are gone, so that the next start ends a deletion that a crash interrupted. A log is made with a
+recovery point, and a topic is marked once each of its logs has one, so that a missing one is
+noticed.
 """
 
 import asyncio
@@ -54,8 +56,9 @@ from headrace.log.checkpoints import (
     remove_clean_mark,
 )
 from headrace.log.manifest import CATALOGUE, METADATA, START_OFFSETS, ListedTopic, Manifest
-from headrace.log.opening import SWAP
+from headrace.log.opening import MISSING_SEGMENTS, SWAP
 from headrace.log.producers import ProducerLimit
+from headrace.log.recovery_point import RecoveryPoint
 from headrace.log.segments import SegmentedLog
 
 __all__ = ["LEADER_EPOCH", "Partition", "Partitions", "StartOutcome", "uuid_text"]
@@ -94,6 +97,8 @@ class Partitions:
                 if folder == CATALOGUE or disk.exists(f"{folder}/{METADATA}"):
                     recovery_point.begin_point(disk, folder)
         self._plain: tuple[Config, TopicSettings] | None = None
+        if self.manifest.journals and not disk.exists(CLEAN_MARK):
+            log.info("%s: the file is missing, as after a crash; all logs are checked", CLEAN_MARK)
         self._closed = read_clean_mark(disk, unsealed=self.manifest.is_upgrading)
         self.faults = StorageFaults(clock)
         self.producer_limit = ProducerLimit(config.producers_max)
@@ -101,6 +106,7 @@ class Partitions:
         self._one_opening = asyncio.Lock()
         self._unmade: set[tuple[UUID, int]] = set()  # without a folder, as the disk was full
         self._listing = threading.RLock()  # held from finding what a topic has until it is listed
+        self._with_points: set[UUID] = set()  # topics whose logs all have recovery points
         self._deletions: set[UUID] = set()  # topics whose deletion began and has not ended
 
     def __iter__(self) -> Iterator[Partition]:
@@ -175,6 +181,7 @@ class Partitions:
     def _list_topics(self, catalog: Catalog) -> None:
         """Bring the manifest in line with the catalogue. Raises: OSError."""
         topics = catalog.topics.values()
+        self._with_points.update(one.id for one in topics if self._secured_points(one))
         try:
             self.manifest.put_topics({uuid_text(one.id): self._made(one) for one in topics})
         except OSError as error:
@@ -182,6 +189,40 @@ class Partitions:
                 raise
             # What the manifest lists exists all the same, and topics can be deleted for space.
             log.warning("headrace.manifest: cannot be written now: %s", error.strerror or error)
+
+    def _secured_points(self, topic: Topic) -> bool:
+        """Return whether each log of a topic has a recovery point that no power cut can take.
+
+        Logs of earlier releases get one, except where it may be the one that is missing.
+        """
+        id_ = uuid_text(topic.id)
+        first = self.manifest.topics[id_].partitions if self.manifest.has_point(id_, 0) else 0
+        partitions = [self._by_key[topic.id, index] for index in range(first, topic.partitions)]
+        try:
+            for one in partitions:
+                if (topic.id, one.index) in self._unmade:
+                    continue  # it gets one when its folder is made
+                if one.is_open:
+                    one.log.secure_point()
+                elif one.refused is not None or not self._secured_point(one.name):
+                    return False
+        except (CorruptLog, OSError) as error:
+            log.debug("topic %s: a recovery point could not be synced: %s", topic.name, error)
+            return False
+        return True
+
+    def _secured_point(self, folder: str) -> bool:
+        """Secure the recovery point of a log that is not open. Raises: CorruptLog; OSError."""
+        point = RecoveryPoint(self._disk, folder)
+        end_offset = self.closed_end(folder)
+        if point.is_missing:
+            names = [name for name in self._disk.list(folder) if ".log" in name]
+            if end_offset or any(self._disk.size(f"{folder}/{name}") for name in names):
+                return False
+        elif end_offset:
+            return True  # it was synced when the log was closed
+        point.secure()
+        return True
 
     def _list_topic(self, topic: Topic, new: Sequence[int] = ()) -> None:
         """List the partitions of a topic that have folders. Raises: OSError."""
@@ -203,7 +244,7 @@ class Partitions:
             if key not in self._by_key and count not in new:
                 break
             count += 1
-        return ListedTopic(count, topic.name)
+        return ListedTopic(count, topic.name, has_points=topic.id in self._with_points)
 
     def no_room_for(self, count: int) -> Refused | None:
         """Refuse `count` further partitions where the system lets no process open so many files."""
@@ -226,6 +267,8 @@ class Partitions:
         missing = [n for n in range(topic.partitions) if (topic.id, n) not in self._by_key]
         settings = self._settings(topic, catalog)
         await self._forget_starts(topic.name, missing)
+        if len(missing) == topic.partitions:
+            self._with_points.add(topic.id)
 
         def make(some: list[int]) -> None:
             for index in some:
@@ -299,6 +342,7 @@ class Partitions:
             await _in_thread(self._remove, some)
         await _in_thread(self.manifest.remove_topic, [uuid_text(topic.id)])
         self._deletions.discard(topic.id)
+        self._with_points.discard(topic.id)
         await self._forget_starts(topic.name, range(topic.partitions))
 
     async def _forget_starts(self, topic: str, partitions: Sequence[int]) -> None:
@@ -474,7 +518,7 @@ class Partitions:
         """Raises: CorruptFileError where a log has no segment: each begins with an empty one."""
         names = self._disk.list(folder)
         if not any(".log" in name or name == recovery_point.NAME for name in names):
-            raise CorruptFileError(folder, "all segments of the log are missing")
+            raise CorruptFileError(folder, MISSING_SEGMENTS)
 
     def _partition(
         self, topic: Topic, index: int, settings: TopicSettings, *, clean: bool
@@ -508,20 +552,26 @@ class Partitions:
             except CorruptLog:  # as of a deleted topic whose folder could not be removed
                 topic_id = self._unknown_id(folder)
             if topic_id == uuid_text(topic.id):
+                RecoveryPoint(self._disk, folder).secure()
                 return
             self._set_aside(folder, topic_id)
         elif not self._is_half_made(folder, first):
             self._set_aside(folder, self._unknown_id(folder))
         if not self._disk.exists(first):
-            # One sync of the folder serves both: an append that made the file would wait for its.
+            # One sync of the folder serves all: an append that made the file would wait for its.
             self._disk.write(first, b"", durable=False)
+        RecoveryPoint(self._disk, folder).begin()
         partition_metadata.write(self._disk, folder, uuid_text(topic.id))
 
     def _is_half_made(self, folder: str, first: str) -> bool:
         """Return whether a folder has nothing but what `_make_folder` makes first, if it exists."""
         # A kill or a full disk amid a write leaves a file of another name.
-        names = [name for name in self._disk.list(folder) if not name.endswith(".new")]
-        return not names or (names == [first.rpartition("/")[2]] and not self._disk.size(first))
+        names = {name for name in self._disk.list(folder) if not name.endswith(".new")}
+        if not names <= {first.rpartition("/")[2], recovery_point.NAME}:
+            return False
+        is_empty = not self._disk.exists(first) or not self._disk.size(first)
+        _, claim = recovery_point.read_claim(self._disk, folder)
+        return is_empty and claim == recovery_point.NO_CLAIM
 
     def _unknown_id(self, folder: str) -> str:
         """Return what stands for the topic id in the new name of a folder without one."""
@@ -559,6 +609,7 @@ class Partitions:
             start_offset=starts.get(topic.name, index),
             dropped=dropped,
             producer_limit=self.producer_limit,
+            has_point=self.manifest.has_point(uuid_text(topic.id), index),
         )
 
     def _topic_id(self, folder: str) -> str:

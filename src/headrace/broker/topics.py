@@ -11,6 +11,7 @@ from headrace.broker.config import Config
 from headrace.broker.dynamic_config import effective, ignored
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import ShardRuntime, StorageFault
+from headrace.broker.storage_faults import is_full
 from headrace.broker.waits import Waits
 from headrace.core.catalog import (
     AddPartitions,
@@ -65,6 +66,7 @@ class Topics:
             CATALOGUE,
             clean=self.partitions.was_stopped_in_order,
             end_offset=self.partitions.closed_end(CATALOGUE),
+            has_point=CATALOGUE in self.partitions.manifest.journals_with_points,
         )
         self._clock = clock
         self._records = MetadataRecords(config.node_id)
@@ -283,12 +285,22 @@ class Topics:
         Topics are listed afterwards, so the manifest never has one that a power cut may take out of
         the catalogue. Raises: OSError.
         """
+        await asyncio.get_running_loop().run_in_executor(None, self._list_journal)
 
-        def keep() -> None:
-            self._journal.sync()
-            self.partitions.manifest.add_journal(CATALOGUE)
-
-        await asyncio.get_running_loop().run_in_executor(None, keep)
+    def _list_journal(self) -> None:
+        """Sync and list the journal; for a thread. Raises: OSError."""
+        self._journal.sync()
+        manifest = self.partitions.manifest
+        if CATALOGUE in manifest.journals_with_points:
+            return
+        try:
+            self._journal.log.secure_point()
+            manifest.add_journal(CATALOGUE)
+        except OSError as error:
+            if CATALOGUE not in manifest.journals or not is_full(error):
+                raise
+            # An earlier release listed it. The mark waits, as topics can be deleted for space.
+            log.warning("%s: cannot be marked now: %s", CATALOGUE, error.strerror or error)
 
     async def _whole(self, change: Coroutine[Any, Any, AnswerT]) -> AnswerT:
         """Carry a change out to its end, also when its caller goes away amid it.
@@ -361,8 +373,7 @@ class Topics:
         self._take_over()
         self.partitions.open_all(self.catalog)
         if self._journal.end_offset:
-            self._journal.sync()
-            self.partitions.manifest.add_journal(CATALOGUE)
+            self._list_journal()
         self.partitions.manifest.upgraded()
         self._first_producer_id = self._find_first_producer_id()
 

@@ -30,6 +30,7 @@ RequestCut = Callable[[str], None]
 """Request a cut of this name from the broker. Raises: what its caller expects."""
 
 _SKIPPED = (".torn.", ".deleted", ".cleaned", ".swap", ".new")
+_STAGED = (f".log{SWAP}", f".log{SWAP}{checksums.SUFFIX}")
 _LOCK_FOLDER = "lock"
 
 
@@ -189,7 +190,7 @@ def _listed(folder: Path) -> dict[str, int]:
         name = str(path.relative_to(folder))
         parent = name.rpartition("/")[0]
         skipped = any(part in path.name for part in _SKIPPED) or path.name == ".lock"
-        if path.name.endswith(f".log{SWAP}"):  # the only file that has all of its records
+        if path.name.endswith(_STAGED):  # the only file that has all of its records
             skipped = False
         if path.is_dir() or skipped or is_hidden(parent) or _is_aside(parent):
             continue

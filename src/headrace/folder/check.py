@@ -340,7 +340,8 @@ class _Check:
         """Add a finding for a log that has records and no recovery point, as in no release."""
         is_format_0 = self._manifest is not None and self._manifest.is_upgrading
         segments = [name for name in names if name.endswith(".log") and name[:-4].isdecimal()]
-        if recovery_point.NAME in names or is_format_0:
+        is_refused = f"{folder}/{recovery_point.NAME}" in self._findings
+        if recovery_point.NAME in names or is_format_0 or is_refused:
             return
         if any(self._disk.size(f"{folder}/{name}") for name in segments):
             self._add(
@@ -420,7 +421,9 @@ class _Check:
         elif name == recovery_point.NAME:
             sound = recovery_point.is_sound(disk, path.rpartition("/")[0])
         if not sound:
-            self._add(Grade.WARNING, path, "the file does not verify", "it is rebuilt from the log")
+            is_staged = stem.endswith(f".log{SWAP}")
+            consequence = "the next start removes it" if is_staged else "it is rebuilt from the log"
+            self._add(Grade.WARNING, path, "the file does not verify", consequence)
 
     def _is_leftover(self, path: str) -> bool:
         """Add a note for a file that no broker reads; return whether it is one."""

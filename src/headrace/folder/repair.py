@@ -47,7 +47,7 @@ from headrace.log.damage import keep_copy
 from headrace.log.index import INDEX_SUFFIXES
 from headrace.log.index import SUFFIXES as DERIVED
 from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_OFFSETS, Manifest
-from headrace.log.opening import FOREIGN, SWAP
+from headrace.log.opening import FOREIGN, MISSING_SEGMENTS, SWAP
 from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, begin_point, read_claim
 from headrace.log.repair import (
@@ -64,7 +64,9 @@ from headrace.wire.primitives import Malformed, NewerVersionError
 _CLUSTER_ID = re.compile(r"cluster\.id=([A-Za-z0-9_-]{22})\s")
 _NODE_ID = re.compile(r"node\.id=(\d{1,9})\s")
 _RECORD = re.compile(r"the record at offset (\d+) cannot be replayed")
-_DELETING = re.compile(r"^topic \d+ ([A-Za-z0-9_-]{22}) (\S+) deleting$", re.MULTILINE)
+_DELETING = re.compile(
+    r"^topic \d+ ([A-Za-z0-9_-]{22}) (\S+)(?: recovery-points)? deleting$", re.MULTILINE
+)
 # Names of groups may contain any text, so that only whole phrases tell what a problem is.
 _NOT_DAMAGED = re.compile(
     r"the (file|folder) cannot be read: "
@@ -77,7 +79,7 @@ _LACKING = re.compile(
 _MISSING = frozenset(
     {
         "the folder of the partition is missing",
-        "all segments of the log are missing",
+        MISSING_SEGMENTS,
         "the journal is missing",
     }
 )
@@ -246,7 +248,7 @@ class _Mechanic:
         """Return whether the folder of a partition, or the file with its topic id, is damaged."""
         is_folder = _PARTITION.fullmatch(finding.path) is not None
         is_missing = is_folder and finding.problem in _MISSING
-        return is_missing or finding.path.endswith(f"/{METADATA}")
+        return is_missing or finding.path.endswith((f"/{METADATA}", f"/{recovery_point.NAME}"))
 
     @property
     def _roots(self) -> dict[str, Callable[[], str | None]]:
@@ -426,18 +428,29 @@ class _Mechanic:
         if UNKNOWN != claim.claim.first_base < first_base:
             claim.replace(claim.claim._replace(first_base=first_base))
 
-    def _recovery_point(self, folder: str) -> str:
+    def _recovery_point(self, folder: str) -> str | None:
         path = f"{folder}/{recovery_point.NAME}"
         if not self._disk.exists(path):
-            begin_point(self._disk, folder)
-            return "write the file anew"
+            if not segment_bases(self._disk, folder):
+                is_catalogue = folder == CATALOGUE
+                return self._catalogue() if is_catalogue else self._partition_folder(folder)
+            self._begin_point(folder)
+            text = "write the file from the segments that exist"
+            if folder not in self._closed:
+                text += "; if later segments are missing, too, their records are lost"
+            return text
         point = RecoveryPoint(self._disk, folder)
         if point.claim.base_offset == UNKNOWN:
             text = self._set_aside(path)
-            begin_point(self._disk, folder)
+            self._begin_point(folder)
             return f"{text}, and write it anew"
         point.replace(point.claim)
         return "write both slots again"
+
+    def _begin_point(self, folder: str) -> None:
+        """Write the recovery point of a log durably: the manifest may say that the log has one."""
+        begin_point(self._disk, folder)
+        RecoveryPoint(self._disk, folder).secure()
 
     # ---- partitions
 
@@ -505,6 +518,7 @@ class _Mechanic:
         file = self._disk.open(f"{folder}/{end:020d}.log")
         file.sync()
         file.close()
+        self._begin_point(folder)
         return text
 
     def _used_end(self, folder: str) -> int:

@@ -20,6 +20,7 @@ missing and no more intact than before, and the rest of what the swap file repla
 import contextlib
 import math
 
+from headrace.log import checksums
 from headrace.log.api import CorruptFileError, Disk
 from headrace.log.checkpoints import remove_clean_mark
 from headrace.log.damage import keep_copy, next_batch
@@ -88,8 +89,12 @@ class Replacement:
                 copies.append(set_aside(self._disk, f"{path}{_PUT_AWAY}"))
             copies.append(set_aside(self._disk, f"{path}.log"))
             remove_index(self._disk, path)
-        remove_index(self._disk, self._target.removesuffix(".log"))
+        stem = self._target.removesuffix(".log")
+        remove_index(self._disk, stem)
+        written = checksums.load(self._disk, self._path)
         self._disk.rename(self._path, self._target)
+        if written is not None and written.summary.size == self._disk.size(self._target):
+            checksums.save(self._disk, stem, *written)  # they show what is damaged
         return copies
 
     def _replaced_segments(self) -> list[int] | None:

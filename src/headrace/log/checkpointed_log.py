@@ -40,19 +40,26 @@ class CheckpointedLog:
     Args:
         clean: the journal was settled and closed, and nothing happened to it since.
         end_offset: where it ended then, if that is known.
+        has_point: the log had a recovery point, whose name was synced.
 
     Raises: CorruptLog, OSError.
     """
 
     def __init__(
-        self, disk: Disk, folder: str, *, clean: bool = False, end_offset: int | None = None
+        self,
+        disk: Disk,
+        folder: str,
+        *,
+        clean: bool = False,
+        end_offset: int | None = None,
+        has_point: bool = False,
     ) -> None:
         self._disk = disk
         self._folder = folder
         self._replaced: list[str] = []  # files of dropped segments
         self._log = SegmentedLog(
             disk, folder, segment_bytes=_SEGMENT_BYTES, clean=clean, end_offset=end_offset,
-            dropped=self._replaced.extend,
+            dropped=self._replaced.extend, has_point=has_point,
         )  # fmt: skip
         self._end, self._name = last_checkpoint(disk.list(folder))
         if not self._log.start_offset <= self._end <= self._log.end_offset:

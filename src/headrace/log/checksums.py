@@ -16,6 +16,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
+from itertools import zip_longest
 from typing import NamedTuple
 
 from headrace.log.api import Disk
@@ -58,6 +59,13 @@ class BlockDigests:
             self.digests.append(crc32c(head))
         else:
             self.digests[-1] = crc32c(head, self.digests[-1])
+
+    def differing(self, found: "BlockDigests") -> int | None:
+        """Return where the first block begins that is another one in `found`; None without any."""
+        ours = zip(self.positions, self.digests, strict=True)
+        theirs = zip(found.positions, found.digests, strict=True)
+        pairs = zip_longest(ours, theirs)
+        return next((one[0] if one else other[0] for one, other in pairs if one != other), None)
 
     def copied(self) -> "BlockDigests":
         """Return an independent copy, to be extended."""

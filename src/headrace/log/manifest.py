@@ -9,6 +9,10 @@ crash amid the deletion left. A name without this mark and without files means t
 
 The catalogue says which topics there are. The manifest says which of their folders were made.
 
+A topic or journal gets the mark `recovery-points` once each of its logs has a recovery point whose
+name is on stable storage. From then on a log without its recovery point has lost it, and perhaps
+the segments that the recovery point named. Format 1 of the file does not have this mark.
+
 A restore writes the manifest last: until then, the folder has the file `restore-incomplete` and is
 refused. Any other folder without a manifest is new, or of format 0 and upgraded in place. The
 manifest of a folder under upgrade has a line `state upgrading`, so that an upgrade that was
@@ -33,14 +37,16 @@ RESTORE_PROBLEM = "the restore of this data folder did not end"
 RESTORE_REMEDY = "run `headrace restore` with it again, or with another backup"
 _UPGRADING = "upgrading"
 _DELETING = "deleting"
+_POINTS = "recovery-points"
 
 
 class ListedTopic(NamedTuple):
-    """A topic whose partition folders 0 to `partitions` - 1 exist."""
+    """A topic whose partition folders 0 to `partitions` - 1 exist, with recovery points or not."""
 
     partitions: int
     name: str
     is_deleting: bool = False
+    has_points: bool = False
 
 
 class Manifest:
@@ -54,6 +60,7 @@ class Manifest:
         self._disk = disk
         self._lock = threading.RLock()
         self.journals: frozenset[str] = frozenset()
+        self.journals_with_points: frozenset[str] = frozenset()
         self.files: frozenset[str] = frozenset()
         self.topics: Mapping[str, ListedTopic] = {}
         self.is_upgrading = False
@@ -73,10 +80,11 @@ class Manifest:
     # ---- changes
 
     def add_journal(self, folder: str) -> None:
-        """List the folder of a journal whose first record is synced."""
+        """List the folder of a journal whose first record and recovery point are synced."""
         with self._lock:
-            if folder not in self.journals:
-                self._change(journals=self.journals | {folder})
+            if folder not in self.journals_with_points:
+                journals, points = self.journals | {folder}, self.journals_with_points | {folder}
+                self._change(journals=journals, journals_with_points=points)
 
     def put_topics(self, topics: Mapping[str, ListedTopic]) -> None:
         """List topics by their ids, in the place of all that are listed."""
@@ -106,6 +114,12 @@ class Manifest:
         with self._lock:
             if self.is_upgrading:
                 self._change(is_upgrading=False)
+
+    def has_point(self, topic_id: str, index: int) -> bool:
+        """Return whether the log of a partition must have a recovery point."""
+        topic = self.topics.get(topic_id)
+        is_kept = topic is not None and topic.has_points and not topic.is_deleting
+        return topic is not None and is_kept and index < topic.partitions
 
     def is_deleting(self, folder: str, topic_id: str) -> bool:
         """Return whether an interrupted deletion owns a folder with this topic id."""
@@ -157,14 +171,18 @@ class Manifest:
     def _lines(self) -> Iterable[str]:
         if self.is_upgrading:
             yield f"state {_UPGRADING}"
-        yield from (f"journal {one}" for one in sorted(self.journals))
+        for journal in sorted(self.journals):
+            mark = f" {_POINTS}" if journal in self.journals_with_points else ""
+            yield f"journal {journal}{mark}"
         yield from (f"file {one}" for one in sorted(self.files))
         for topic_id, topic in self.topics.items():
-            mark = f" {_DELETING}" if topic.is_deleting else ""
+            mark = f" {_POINTS}" if topic.has_points else ""
+            mark += f" {_DELETING}" if topic.is_deleting else ""
             yield f"topic {topic.partitions} {topic_id} {topic.name}{mark}"
 
     def _parse(self, text: str) -> None:
         journals: set[str] = set()
+        points: set[str] = set()
         files: set[str] = set()
         topics: dict[str, ListedTopic] = {}
         for line in text.splitlines():
@@ -173,15 +191,22 @@ class Manifest:
                     self.is_upgrading = True
                 case ["journal", name]:
                     journals.add(name)
+                case ["journal", name, "recovery-points"]:
+                    journals.add(name)
+                    points.add(name)
                 case ["file", name]:
                     files.add(name)
-                case ["topic", count, topic_id, name] if count.isdecimal():
-                    topics[topic_id] = ListedTopic(int(count), name)
-                case ["topic", count, topic_id, name, "deleting"] if count.isdecimal():
-                    topics[topic_id] = ListedTopic(int(count), name, is_deleting=True)
+                case ["topic", count, topic_id, name, *marks] if count.isdecimal() and {*marks} <= {
+                    _DELETING,
+                    _POINTS,
+                }:
+                    topics[topic_id] = ListedTopic(
+                        int(count), name, _DELETING in marks, _POINTS in marks
+                    )
                 case _:
                     raise CorruptFileError(NAME, f"the line {line!r} is unknown")
         self.journals, self.files = frozenset(journals), frozenset(files)
+        self.journals_with_points = frozenset(points)
         self.topics = topics
 
 

@@ -7,15 +7,16 @@ trusted, too, if its log was closed in order; else every batch of it is verified
 Damage is judged by `damage.py`: only the unsynced end of an unclean stop is torn, which is copied
 beside the segment and cut off. Everything else is refused, because cutting there would drop
 records. The log must also be at least what its recovery point claims (`recovery_point.py`), so that
-a missing first or last segment is noticed. What the process before may have failed to sync is
-written once more, for the next sync to bring it to the disk.
+a missing first or last segment is noticed; a log that had a recovery point must have it. What the
+process before may have failed to sync is written once more, for the next sync to bring it to the
+disk.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.log import damage, snapshots
+from headrace.log import checksums, damage, snapshots
 from headrace.log.api import CorruptFileError, DamagedBlockError, Disk
 from headrace.log.index import SUFFIXES, remove_index
 from headrace.log.producers import ProducerLimit, Producers
@@ -26,9 +27,12 @@ from headrace.wire.batches import BatchHeader, CorruptBatch
 log = logging.getLogger("headrace.log")
 
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
-_LEFTOVERS = (CLEANED, SWAP, DELETED)  # on their way out or half made
+_STAGED = SWAP + checksums.SUFFIX  # of a replacement
+_LEFTOVERS = (CLEANED, SWAP, DELETED, _STAGED)  # on their way out or half made
 _MOVE = "move the directory away, then run `headrace check`"
 _INTERVAL_BYTES = 1 << 30  # no index is of interest
+MISSING_SEGMENTS = "all segments of the log are missing"
+_MISSING_POINT = "the file is missing, so it is not known how much of the log was synced"
 FOREIGN = "the first batch is not the one that was written"
 
 
@@ -42,7 +46,11 @@ class Opened:
 
 
 class Opening:
-    """Reads the folder of one log. Every method raises OSError when the disk does."""
+    """Reads the folder of one log. Every method raises OSError when the disk does.
+
+    Args:
+        has_point: the log had a recovery point, whose name was synced.
+    """
 
     def __init__(
         self,
@@ -51,7 +59,10 @@ class Opening:
         interval_bytes: int,
         point: RecoveryPoint,
         producer_limit: ProducerLimit | None = None,
+        *,
+        has_point: bool = False,
     ) -> None:
+        self._has_point = has_point
         self._producer_limit = producer_limit
         self._disk = disk
         self._folder = folder
@@ -91,6 +102,8 @@ class Opening:
 
     def _open(self, start_offset: int, clean: bool, end_offset: int | None) -> Opened:
         names = self._disk.list(self._folder)
+        if self._has_point:
+            self._require_point(names)
         if replacements := waiting_replacements(names, self._point.claim.first_base):
             for name in replacements:
                 finish_replacement(self._disk, f"{self._folder}/{name}", self._disk.remove)
@@ -101,6 +114,7 @@ class Opening:
         self._require_claimed_segments(bases, start_offset)
         self._remove_given_up(names)
         segments = [self._sealed(base) for base in bases[:-1]]
+        self._report_unverified(segments, names)
         producers = Producers(self._producer_limit)
         if bases:
             _require_continuity(segments, bases[-1])
@@ -170,6 +184,21 @@ class Opening:
 
     def _sealed(self, base: int) -> Segment:
         return self._trusted(base, sealed=True)
+
+    def _report_unverified(self, segments: Sequence[Segment], names: Sequence[str]) -> None:
+        """Log once how many segments have indexes and no checksums."""
+        before = {*names}
+        stems = [f"{segment.base_offset:020d}" for segment in segments]
+        lacking = [one for one in stems if f"{one}{checksums.SUFFIX}" not in before]
+        indexed = [one for one in lacking if f"{one}.index" in before]
+        paths = [f"{self._folder}/{one}{checksums.SUFFIX}" for one in indexed]
+        count = sum(not self._disk.exists(path) for path in paths)  # some were rebuilt just now
+        if count:
+            log.info(
+                "%s: %d segments have no .checksums, because the files are missing or an earlier "
+                "release wrote the segments; offsets and sizes in them are not verified",
+                self._folder, count,
+            )  # fmt: skip
 
     def _taken(self, base: int) -> Segment:
         """The last segment as it was closed."""
@@ -251,6 +280,14 @@ class Opening:
         segment.file.truncate(segment.size)
 
     # ---- claims
+
+    def _require_point(self, names: Sequence[str]) -> None:
+        """Raises: CorruptFileError where the recovery point is missing, or all else is."""
+        if self._point.is_missing:
+            raise CorruptFileError(f"{self._folder}/{NAME}", _MISSING_POINT)
+        is_claimed = self._point.claim.base_offset != UNKNOWN
+        if not is_claimed and not any(".log" in name for name in names):
+            raise CorruptFileError(self._folder, MISSING_SEGMENTS)
 
     def _require_claimed_segments(self, bases: Sequence[int], start_offset: int) -> None:
         claim = self._point.claim
@@ -340,7 +377,7 @@ def finish_replacement(disk: Disk, path: str, put_away: Callable[[str], object])
     base_offset = int(name.removesuffix(".log"))
     swap = Segment(disk, folder, base_offset, _INTERVAL_BYTES, file_path=path)
     try:
-        swap.take_whole(disk.size(path))
+        swap.take_staged()
     except CorruptBatch as error:
         raise CorruptFileError(path, str(error), position=swap.size) from error
     finally:
@@ -359,6 +396,8 @@ def finish_replacement(disk: Disk, path: str, put_away: Callable[[str], object])
             remove_index(disk, replaced)
             put_away(f"{replaced}.log")
     disk.rename(path, target)
+    if disk.exists(path + checksums.SUFFIX):
+        disk.remove(path + checksums.SUFFIX)
 
 
 def _begins(names: Sequence[str], offset: int) -> bool:

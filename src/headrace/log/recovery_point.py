@@ -14,6 +14,9 @@ claim is therefore always true:
 - the first batch of this segment, if there is one, has the checksum `first_crc`, which tells the
   segment from a whole one of another log under its name.
 
+A log has the file from its begin. Its name is on stable storage before the manifest says that the
+log must have it (`manifest.py`), so a missing file is damage and never what a power cut left.
+
 Opening refuses a log that is less than its claim (`opening.py`). After a sync that failed a system
 may call written what never reached the disk, so what is above the claim is written once more.
 
@@ -121,6 +124,18 @@ class RecoveryPoint:
     def is_missing(self) -> bool:
         """Whether the log has no such file."""
         return not self._sequence and not self._disk.exists(self._path)
+
+    def begin(self) -> None:
+        """Write the file of a new log, without a claim; nothing is synced. Raises: OSError."""
+        with self._lock:
+            if self.is_missing:
+                self._write(self.claim, durable=False)
+
+    def secure(self) -> None:
+        """Sync the file and its name, with the present claim. Raises: OSError."""
+        with self._lock:
+            if not self._is_durable:
+                self._write(self.claim, durable=True)
 
     def emptied(self, base_offset: int) -> None:
         """Forget the first batch of a segment that is empty, durably. Raises: OSError.
@@ -246,11 +261,11 @@ def read_claim(disk: Disk, folder: str) -> tuple[int, Claim]:
         slot = data[position : position + _SLOT_BYTES]
         if not any(slot) or (found := _FORMAT_0.match(slot)):
             continue
-        decoded = _decoded(path, slot)
-        if decoded is None:
+        one = decoded(path, slot)
+        if one is None:
             damaged += 1
-        elif decoded[0] > best[0]:
-            best = decoded
+        elif one[0] > best[0]:
+            best = one
     found = _FORMAT_0.fullmatch(data)
     if found is not None:
         return 0, Claim(UNKNOWN, int(found[1]), int(found[2]), UNKNOWN)
@@ -268,11 +283,14 @@ def is_sound(disk: Disk, folder: str) -> bool:
         return True
     slots = [data[at : at + _SLOT_BYTES] for at in (0, _SLOT_DISTANCE)]
     written = [one for one in slots if any(one) and not _FORMAT_0.match(one)]
-    return bool(written) and all(_decoded(path, one) is not None for one in written)
+    return bool(written) and all(decoded(path, one) is not None for one in written)
 
 
-def _decoded(path: str, slot: bytes) -> tuple[int, Claim] | None:
-    """Raises: NewerFormatError."""
+def decoded(path: str, slot: bytes) -> tuple[int, Claim] | None:
+    """Return sequence and claim of a slot; None where it does not verify.
+
+    Raises: NewerFormatError.
+    """
     if len(slot) < _SLOT_BYTES:
         return None
     data = slot[: _SLOT.size]

@@ -294,20 +294,27 @@ class Segment:
         contents = self._index.contents() if len(self._index) else ()
         parts = [(len(data), int(crc32c(data))) for data in contents] or [(0, 0), (0, 0)]
         if blocks is not None:
-            index = self._index
-            checksums.save(
-                self._disk,
-                self.path,
-                Summary(
-                    self.base_offset, self.end_offset, self.size,
-                    index.max_timestamp, index.max_timestamp_offset, *self._last,
-                    *parts[0], *parts[1],
-                ),
-                blocks,
-            )  # fmt: skip
+            checksums.save(self._disk, self.path, self._summary(parts[0], parts[1]), blocks)
         if contents:
             save_index(self._disk, self.path, contents)
         self._saved_size = self.size
+
+    def save_digests(self) -> None:
+        """Write checksums of the file where it does not stand in its place yet; nothing is synced.
+
+        Raises: OSError.
+        """
+        summary = self._summary((0, 0), (0, 0))
+        checksums.save(self._disk, self.file_path, summary, self.digests)
+
+    def _summary(self, index: tuple[int, int], timeindex: tuple[int, int]) -> Summary:
+        """Describe the segment and its indexes, which are given by size and checksum."""
+        assert self._index is not None, "the segment was counted"
+        return Summary(
+            self.base_offset, self.end_offset, self.size,
+            self._index.max_timestamp, self._index.max_timestamp_offset, *self._last,
+            *index, *timeindex,
+        )  # fmt: skip
 
     def release(self) -> None:
         """Close the file; when sealed, forget the indexes, which are read again when needed."""
@@ -347,12 +354,32 @@ class Segment:
         self.take_whole(size)
         if is_wrong:
             log.warning("%s.checksums: does not agree with the log; rebuilt", self.path)
+        elif size:
+            log.info("%s.checksums: the file is missing; rebuilt from the log", self.path)
         self.save_index()
 
     def take_whole(self, size: int) -> None:
         """Verify and count every batch of a file of `size` bytes. Raises: CorruptBatch."""
         for _ in self.check(size):
             pass
+
+    def take_staged(self) -> None:
+        """As `take_whole`, of a file that waits for its place; offsets and sizes are verified, too.
+
+        Raises: CorruptBatch; OSError.
+        """
+        size = self._disk.size(self.file_path)
+        for header in self.check(size):
+            self._require_epoch(header)
+        written = checksums.load(self._disk, self.file_path)
+        if written is None or (written.summary.size, written.summary.last_crc) != (
+            self.size, self._last[1],
+        ):  # fmt: skip
+            return  # a power cut took them
+        position = written.blocks.differing(self.digests)
+        if position is not None:
+            self.size = position  # where the damage begins
+            raise CorruptBatch(checksums.MOVED)
 
     def check(self, size: int, *, contiguous: bool = False) -> Iterator[BatchHeader]:
         """Count the batches of a file of `size` bytes whose checksums are right; yield each.
@@ -515,8 +542,13 @@ class Segment:
         """Raises: CorruptBatch where a batch is not as this broker appended it."""
         if header.base_offset != self.end_offset:
             raise CorruptBatch(f"offset {header.base_offset} after {self.end_offset - 1}")
+        self._require_epoch(header)
+
+    def _require_epoch(self, header: BatchHeader) -> None:
+        """Raises: CorruptBatch where the epoch is not the one of this broker."""
         if header.leader_epoch != LEADER_EPOCH:
-            raise CorruptBatch(f"leader epoch {header.leader_epoch} at offset {self.end_offset}")
+            problem = f"leader epoch {header.leader_epoch} at offset {header.base_offset}"
+            raise CorruptBatch(problem)
 
     def _require_fit(self, header: BatchHeader, position: int, size: int) -> None:
         """Raises: CorruptBatch when a batch goes past the end of the file or does not follow."""

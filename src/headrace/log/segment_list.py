@@ -88,6 +88,7 @@ class SegmentList:
             # Those of the segment before would not fit the one that takes its place. Without a file
             # a segment that stays after all would count as one of a format 0 folder.
             self._disk.write(path, b"", durable=False)
+            fresh.save_digests()
             self._disk.rename(cleaned, fresh.file_path)
         except OSError:
             with contextlib.suppress(OSError):  # renamed or not
@@ -97,6 +98,7 @@ class SegmentList:
     def discard(self, fresh: Segment) -> None:
         """Undo `stage`: the segment that stays gets its checksums back; for a thread."""
         self._disk.remove(fresh.file_path)
+        self._disk.remove(fresh.file_path + checksums.SUFFIX)
         path, emptied, self._emptied = fresh.path + checksums.SUFFIX, self._emptied, None
         if not self._disk.exists(path) or self._disk.size(path):
             return  # the segment was dropped, or its checksums were written again
@@ -131,11 +133,12 @@ class SegmentList:
     def finish(self, fresh: Segment, replaced: Sequence[str]) -> None:
         """Give a cleaned segment its name. Where a power cut takes that back, an opening does."""
         self._unfinished = self._emptied = None
+        staged = fresh.file_path + checksums.SUFFIX
         self._disk.rename(fresh.file_path, f"{fresh.path}.log", durable=False)
         fresh.file_path = f"{fresh.path}.log"
         try_to_save_index(fresh)
         self._use(fresh)
-        self._dropped(replaced)
+        self._dropped([*replaced, staged])
 
     def give_up(self) -> None:
         """Leave a replacement unfinished, as the disk failed; the next opening finishes it."""

@@ -58,6 +58,7 @@ class SegmentedLog:
         start_offset: where it begins at least, as the caller has kept it.
         dropped: is told the files of dropped segments, to remove them; else they go at once.
         producer_limit: the bound of the idempotent producers that logs remember together.
+        has_point: the log had a recovery point, whose name was synced.
 
     Raises: CorruptLog, OSError.
     """
@@ -111,6 +112,7 @@ class SegmentedLog:
         start_offset: int = 0,
         dropped: Callable[[Sequence[str]], None] | None = None,
         producer_limit: ProducerLimit | None = None,
+        has_point: bool = False,
     ) -> None:
         self._disk = disk
         self._producer_limit = producer_limit
@@ -138,7 +140,9 @@ class SegmentedLog:
             segment_ms=segment_ms,
             index_interval_bytes=index_interval_bytes,
         )
-        opening = Opening(disk, folder, index_interval_bytes, self._point, producer_limit)
+        opening = Opening(
+            disk, folder, index_interval_bytes, self._point, producer_limit, has_point=has_point
+        )
         opened = opening.open(start_offset, clean=clean, end_offset=end_offset)
         self.producers = opened.producers
         self.producers.count_in()
@@ -346,6 +350,10 @@ class SegmentedLog:
             self._point.synced(active.base_offset, size, end_offset)
             # After the claim, as answers wait for it: what may be torn was promised to nobody.
             self._durable_end = end_offset
+
+    def secure_point(self) -> None:
+        """Bring the recovery point to stable storage; for a thread. Raises: OSError."""
+        self._point.secure()
 
     def mend(self, *, keep: bool) -> None:
         """After a failed sync: bring the file to where everything in it is durable.

@@ -8,7 +8,7 @@ The checksum covers the path of the file, relative to the data folder, and every
 eight digits, the format version included. A file copied to another name therefore does not verify,
 and a damaged version digit is damage, not a newer version. The line has this form in every
 release. Readers of Apache Kafka take it for a comment (`meta.properties`) or stop before it
-(`partition.metadata`).
+(`partition.metadata`). Each file has a format version of its own.
 
 Data folders of format 0, which have no manifest, have the same files without that line; `read_file`
 accepts them only where the caller allows it, while a data folder is upgraded.
@@ -22,6 +22,7 @@ from headrace.log.api import CorruptFileError, Disk, NewerFormatError
 from headrace.wire.checksums import crc32c
 
 FORMAT = 1
+_FORMATS = {"headrace.manifest": 2}  # of files whose format has changed
 _SEAL = re.compile(rb"#headrace format=(\d{1,9}) crc32c=([0-9a-f]{8})\n\Z")
 _PERMISSION = {errno.EACCES, errno.EPERM}
 _LASTING = {*_PERMISSION, errno.EISDIR, errno.ENOTDIR, errno.ELOOP}
@@ -38,7 +39,7 @@ class SmallFile(NamedTuple):
 def sealed(path: str, text: str) -> bytes:
     """Return the bytes of a file: the text and its last line."""
     assert not text or text.endswith("\n"), "the last line is complete"
-    data = f"{text}#headrace format={FORMAT} crc32c=".encode()
+    data = f"{text}#headrace format={_newest(path)} crc32c=".encode()
     return data + f"{_checksum(path, data):08x}\n".encode()
 
 
@@ -89,9 +90,14 @@ def parsed(path: str, data: bytes, *, unsealed: bool = False) -> SmallFile:
         return SmallFile(_decoded(path, data), is_sealed=False)
     if int(seal[2], 16) != _checksum(path, data[:-_DIGITS_BYTES]):
         raise CorruptFileError(path, "the checksum does not match")
-    if int(seal[1]) > FORMAT:
+    if int(seal[1]) > _newest(path):
         raise NewerFormatError(path, int(seal[1]))
     return SmallFile(_decoded(path, data[: seal.start()]), is_sealed=True)
+
+
+def _newest(path: str) -> int:
+    """Return the format version of a file that this release writes."""
+    return max(FORMAT, _FORMATS.get(path, FORMAT))
 
 
 def _decoded(path: str, data: bytes) -> str:

@@ -94,8 +94,8 @@ def verify_segment(disk: Disk, path: str, size: int) -> Iterator[int]:
         raise CorruptFileError(path, str(error), position=segment.size) from error
     finally:
         segment.release()
-    # Beside a replacement there may be those of the segment that it replaces.
-    written = None if name.endswith(SWAP) else checksums.load(disk, segment.path)
+    # A replacement has its own; the others may be those of the segment that it replaces.
+    written = checksums.load(disk, path if name.endswith(SWAP) else segment.path)
     if written is not None and written.summary.size == segment.size:
         _require_digests(path, segment, written)
     yield size - passed

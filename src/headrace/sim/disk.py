@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.log.recovery_point import NAME as RECOVERY_POINT
+from headrace.log.recovery_point import decoded
 from headrace.sim.damage import BLOCK_BYTES, Damage
 
 Undo = Callable[[], None]
@@ -161,15 +162,31 @@ class FaultyDisk(MemoryDisk):
         self._entry(new, durable, undo, "rename")
 
     def overwrite(self, path: str, data: bytes, position: int, *, durable: bool = False) -> None:
-        """As `MemoryDisk.overwrite`; remembers what a recovery point may claim."""
+        """As `MemoryDisk.overwrite`; without `durable` a power cut may take a new file.
+
+        Remembers what a recovery point may claim.
+        """
         before = self._files.get(path)
         copy = None if before is None else bytes(before.data)
         super().overwrite(path, data, position, durable=durable)
         self._remember(path, copy)
+        if before is None or durable:
+            self._entry(path, durable, partial(self._put_back, path, None), "creation")
         if path.endswith(f"/{RECOVERY_POINT}"):
-            for name in self._below(_folder(path)):
-                if name.endswith(".log"):
-                    self._claimed[name] = self._files[name].synced
+            self._note_claim(path, data)
+
+    def _note_claim(self, path: str, slot: bytes) -> None:
+        """Remember what a slot of a recovery point claims of the segments in its folder."""
+        found = decoded(path, bytes(slot))
+        assert found is not None, f"{path}: a slot that does not verify is written"
+        claim = found[1]
+        for name in self._below(_folder(path)):
+            base = name.rpartition("/")[2].removesuffix(".log")
+            if not base.isdecimal() or int(base) > claim.base_offset:
+                continue
+            synced = self._files[name].synced
+            is_last = int(base) == claim.base_offset
+            self._claimed[name] = min(synced, claim.size) if is_last else synced
 
     def _remember(self, path: str, former: bytes | None) -> None:
         if former is None:
