@@ -3,10 +3,12 @@
 import errno
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from tests.campaign.account import Account
@@ -17,18 +19,24 @@ from tests.campaign.repairs import missing, reused
 from tests.folder.conftest import Write
 
 from headrace.core.catalog import PartitionsAdded, Resource, TopicCreated
-from headrace.core.types import WallMs
+from headrace.core.machine import encoded
+from headrace.core.runs import State
+from headrace.core.shard import ShareShard
+from headrace.core.share_words import Settled, ShareKey, Started
+from headrace.core.types import Span, WallMs
 from headrace.folder.bridge import bridge, empty_batches
 from headrace.folder.catalogue import listed_topics, lost_topics, read_catalogue
 from headrace.folder.check import Finding, Surroundings, check, check_disk
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import Action, Repair, _Mechanic, repair, repair_disk
+from headrace.folder.share_state import restore_share_partitions
 from headrace.log import partition_metadata
 from headrace.log.damage import keep_copy
 from headrace.log.manifest import ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.os_disk import OsDisk
+from headrace.log.record_codec import ShareJournal
 from headrace.log.recovery_point import NO_CLAIM, Claim, RecoveryPoint, read_claim
 from headrace.log.segments import SegmentedLog
 from headrace.sim.disk import NOTHING, FaultyDisk
@@ -1338,3 +1346,25 @@ def test_empty_batches_cover_more_offsets_than_one_can_hold() -> None:
     headers = [batches.read_header(one) for one in empty_batches(5, 5 + 3 * (1 << 31))]
     assert headers[0].base_offset == 5
     assert headers[-1].last_offset == 4 + 3 * (1 << 31)
+
+
+def test_segments_that_compaction_replaced_are_set_aside_by_a_new_snapshot() -> None:
+    """They may have the snapshot that is lost, and opening a log removes what was replaced."""
+    disk, share = MemoryDisk(), ShareKey("workers", UUID(int=7), 0)
+    shard = ShareShard(cast(Any, None))
+    codec = ShareJournal(shard)
+    begun = Started(share, 0, 0)
+    finished = Settled(share, Span(2, 3), State.ACKNOWLEDGED, 1)
+    shard.apply_all([begun, finished])
+    codec.records([begun], WallMs(1))
+    with closing(SegmentedLog(disk, "state")) as log:
+        updates = encoded(codec.records([finished], WallMs(1)))
+        data, header = batches.build_with_header([Record(0, 1, *one) for one in updates])
+        log.append(data, [header])
+    replaced = f"state/{0:020d}.log.deleted"
+    file = disk.open(replaced)
+    file.append(b"snapshot")
+    file.close()
+    restored, copies = restore_share_partitions(disk, "state", 0, WallMs(2))
+    assert (restored, copies) == ([share], [f"{replaced}.torn.0"])
+    assert disk.read(copies[0], 99) == b"snapshot"

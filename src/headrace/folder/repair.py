@@ -403,14 +403,16 @@ class _Mechanic:
         remove_clean_mark(self._disk)
         try:
             start = self._checkpointed(START_OFFSETS, folder)
-            restored = restore_share_partitions(self._disk, folder, start, self._clock.wall())
+            restored, copies = restore_share_partitions(
+                self._disk, folder, start, self._clock.wall()
+            )
         except (CorruptLog, Malformed):
             return None
         names = ", ".join(map(str, restored))
         return (
             f"write a snapshot of {names}, made of later updates: records that were finished may "
             "be delivered again"
-        )
+        ) + _kept(copies)
 
     def _known_end(self, folder: str, base: int) -> tuple[int | None, bool]:
         """Return the end of a log by its recovery point or the mark of an orderly stop.

@@ -211,7 +211,8 @@ class Operator:
         if self._world.options.fsync:
             self._require_promised(written, sound, before, kept)
         for path, data in before.items():
-            if not path.endswith(_REBUILT) and not _is_kept(path, data, after):
+            is_rebuilt = path.removesuffix(DELETED).endswith(_REBUILT)
+            if not is_rebuilt and not _is_kept(path, data, after):
                 bug(f"a repair changed {path} without a copy")
 
     def _require_promised(
