@@ -15,6 +15,7 @@ from headrace.sim.drivers import LeaseDriver
 from headrace.sim.facts import Place, Queue
 from headrace.sim.loop import OUTSIDE
 from headrace.sim.members import HONEST, ShareMember
+from headrace.sim.membership_auditor import imbalance
 from headrace.sim.network import Connection, Lost
 from headrace.sim.options import DEAD_LETTERS
 from headrace.sim.process import Process
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from headrace.sim.world import World
 
 _SECONDS_MAX = 120.0
+_MEMBERS_MAX = 3  # of a group
+_ASSIGNED_SECONDS_MAX = 60.0
 _LOOK_SECONDS = 1.0
 _PREFIX = "__dlq.errors."
 _READ_BYTES = 1 << 20
@@ -42,6 +45,7 @@ class Ending:
         self._were_set_back: set[Queue] = set()  # groups that were set back, and where
         self._copies: dict[Queue, list[int]] = {}  # dead letters that were there before
         self._listed: dict[Queue, list[int]] = {}  # and what was listed
+        self._unassigned: dict[str, str] = {}  # why the assignment of a group is not right yet
 
     def run(self) -> None:
         """Consume what is left, then look whether anything is missing."""
@@ -64,14 +68,50 @@ class Ending:
     def _consume(self, name: str) -> bool:
         """Whether honest members finish all there is."""
         world = self._world
+        members: dict[str, list[ShareMember]] = {}
         for group in world.groups:
-            member = ShareMember(world, f"{group}-{name}", group, ("orders", "extra"), HONEST)
+            members[group] = self._members(group, f"{group}-{name}")
             world.begins_again(group)
-            world.loop.spawn(OUTSIDE, member.run())
+            for one in members[group]:
+                world.loop.spawn(OUTSIDE, one.run())
+        is_assigned = world.finish(self._all_assigned(members), _ASSIGNED_SECONDS_MAX)
+        if not is_assigned and not world.failed:
+            for group, what in self._unassigned.items():
+                world.auditor.broken(
+                    f"group {group}: {_ASSIGNED_SECONDS_MAX:.0f} s after its members joined {what}"
+                )
         return self._do(
             self._all_finished(),
             f"after {_SECONDS_MAX:.0f} s without faults, not all is finished",
         )
+
+    def _members(self, group: str, name: str) -> list[ShareMember]:
+        """Return new members of a group, of which the first subscribes to every topic."""
+        world = self._world
+        count = 1 if world.options.crowds else self._rng.randint(1, _MEMBERS_MAX)
+        every = ("orders", "extra")
+        topics = [every] + [self._rng.choice((every, every[:1])) for _ in range(count - 1)]
+        return [
+            ShareMember(world, f"{name}-{number}", group, some, HONEST)
+            for number, some in enumerate(topics)
+        ]
+
+    async def _all_assigned(self, members: dict[str, list[ShareMember]]) -> None:
+        """Return once the members of every group have all partitions, in equal parts."""
+        waiting = dict(members)
+        while waiting:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for group, some in list(waiting.items()):
+                what = imbalance(
+                    self._world.places(),
+                    {one.name: one.topics for one in some},
+                    {one.name: one.places for one in some},
+                )
+                if what is None:
+                    del waiting[group]
+                    self._unassigned.pop(group, None)
+                else:
+                    self._unassigned[group] = what
 
     def _do(self, work: Coroutine[Any, Any, None], bug: str) -> bool:
         """Whether something that must come to its end does."""

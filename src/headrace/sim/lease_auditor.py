@@ -10,6 +10,7 @@ from headrace.sim.facts import Asked, LeaseFacts, Place
 
 Held = tuple[Place, int, int, int]  # place, first and last offset, delivery count
 Staged = Mapping[tuple[Place, int], str]  # verdict by offset
+LEASE = "lease/"  # before the name of a session, for its holder
 LATER, LATER_US = "later", 1_500_000  # a verdict: release, with this delay
 _STRICTNESS = ("accept", "release", LATER, "reject")
 
@@ -20,7 +21,7 @@ class LeaseAuditor:
     def __init__(
         self, auditor: Auditor, now_us: Callable[[], int], group: str, session: str
     ) -> None:
-        self.holder = f"lease/{session}"
+        self.holder = f"{LEASE}{session}"
         self._auditor = auditor
         self._now_us = now_us
         self._group = group

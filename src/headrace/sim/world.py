@@ -31,8 +31,10 @@ from headrace.sim.facts import Place
 from headrace.sim.fate import Fate
 from headrace.sim.history import BrokerLog, Events, History, rare_collections
 from headrace.sim.hostile import HostilePeer
+from headrace.sim.lease_auditor import LEASE
 from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.members import Habits, ShareMember
+from headrace.sim.membership_auditor import MembershipAuditor
 from headrace.sim.misusers import LyingProducer, SwitchedOffMember, TransactionalPeer
 from headrace.sim.network import Connection
 from headrace.sim.offset_auditor import OffsetAuditor
@@ -41,6 +43,7 @@ from headrace.sim.options import (
     CONSUMER_SESSION_MS,
     DEAD_LETTERS,
     GROUPS,
+    SHARE_SESSION_MS,
     Options,
 )
 from headrace.sim.process import Process, WorldClock
@@ -134,6 +137,7 @@ class World:
             rebalance_us=REBALANCE_MS * 1000,
         )
         self.statics = self._make_statics()
+        self.memberships = self._make_memberships()
         self.losses = 0  # power cuts that may take what was acknowledged
         self._producer_ids: dict[tuple[int, int], str] = {}
         self.process: Process | None = None
@@ -163,6 +167,10 @@ class World:
         self.operator = Operator(self)
         self.keeper = TopicKeeper(self, "river")
 
+    def _is_replaced(self, group: str, holder: str) -> bool:
+        """Return whether a holder is a member whose session may have given way to another one."""
+        return not holder.startswith(LEASE) and self.memberships.is_replaced(group, holder)
+
     def _make_disk(self) -> FaultyDisk:
         disk = FaultyDisk(str(self.seed), self._died)
         disk.now_us = lambda: self.loop.now_us
@@ -178,6 +186,18 @@ class World:
             CONSUMER_SESSION_MS * 1000,
             REBALANCE_MS * 1000,
         )
+
+    def _make_memberships(self) -> MembershipAuditor:
+        found = MembershipAuditor(
+            lambda: self.loop.now_us,
+            self.auditor.broken,
+            session_us=SHARE_SESSION_MS * 1000,
+            members_max=self.options.share_members_max,
+            sessions_max=self.options.share_sessions_max,
+        )
+        if self.options.crowds:
+            self.auditor.is_replaced = self._is_replaced
+        return found
 
     def run(self) -> Outcome:
         """Let the whole history happen."""
@@ -317,6 +337,7 @@ class World:
             return
         self._machines = machines
         self.auditor.locks_lost()
+        self.memberships.lost()
         if self.disk.errors == self._errors_before:
             self.bug("a shard was rebuilt although no operation of the disk had failed")
 
@@ -433,6 +454,7 @@ class World:
             self.disk.dead = True
             self.loop.end(process.life)
         self.auditor.locks_lost()
+        self.memberships.lost()
         self.offsets.lost_sessions()
         self._machines = []
 
@@ -583,7 +605,7 @@ class World:
         if self.process is None or not self.process.is_up:
             self.offsets.lost_sessions()
         elif duration_us > _STALL_US:
-            for auditor in (self.auditor, self.offsets, self.statics):
+            for auditor in (self.auditor, self.offsets, self.statics, self.memberships):
                 auditor.stalled(duration_us)
 
     def set_clock(self, step_ms: int) -> None:
