@@ -1,5 +1,6 @@
 """Bugs in topics, settings, produced batches and connections, as somebody might write them."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,6 +71,19 @@ def share_groups_stay_switched_on(patch: pytest.MonkeyPatch) -> None:
 def transactional_ids_are_accepted(patch: pytest.MonkeyPatch) -> None:
     """A transactional producer gets a producer id."""
     patch.setattr(init_producer_id, "_refused", lambda _message: None)
+
+
+def refused_producers_have_no_response(patch: pytest.MonkeyPatch) -> None:
+    """A transactional producer is refused, and the response never leaves."""
+    handle = init_producer_id.handle
+
+    async def wrong(request: Any, services: Any) -> Any:
+        answer = await handle(request, services)
+        if isinstance(answer, dict) and answer["error_code"]:
+            await asyncio.get_running_loop().create_future()
+        return answer
+
+    patch.setattr(init_producer_id, "handle", wrong)
 
 
 def control_batches_are_accepted(patch: pytest.MonkeyPatch) -> None:

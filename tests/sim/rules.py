@@ -323,6 +323,8 @@ FURTHER: list[Rule] = [
             control_batches_are_accepted checksums_count_only_with_acks
         Transactions | a transactional id is refused
             transactional_ids_are_accepted
+        Connections | every request has a response
+            refused_producers_have_no_response
         Connections | a peer that reads nothing is disconnected
             unread_peers_stay
     """),

@@ -181,6 +181,7 @@ REQUESTS: dict[Plant, Focus] = {
     planted_requests.unknown_topics_are_answered_at_once: RECORDS
     | {"lifecycles": True, "full_disks": True, "write_errors": True, "seconds": 4},
     planted_requests.transactional_ids_are_accepted: RECORDS | {"transactions": True},
+    planted_requests.refused_producers_have_no_response: RECORDS | {"transactions": True},
     planted_requests.control_batches_are_accepted: RECORDS | {"transactions": True},
     planted_requests.records_are_not_looked_at: RECORDS | {"lies": True},
     planted_requests.checksums_are_not_compared: RECORDS | {"lies": True},

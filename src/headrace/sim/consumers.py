@@ -55,7 +55,7 @@ class Reader(ABC):
         """Be a member, again and again, until the world wants no more."""
         while self._wanted and self._world.is_wanted(self.group):
             try:
-                connection = Connection(self._world, self._rng)
+                connection = Connection(self._world, self._rng, client=self.name)
                 try:
                     await self._repeat_commit(connection)
                     await self._take_part(connection)

@@ -83,7 +83,7 @@ class ShareMember:
         """Join and consume, again and again, until the world wants no more."""
         while self._world.is_wanted(self.group):
             try:
-                connection = Connection(self._world, self._rng, self._let_go)
+                connection = Connection(self._world, self._rng, self._let_go, client=self.name)
                 try:
                     await self._consume(connection)
                 finally:

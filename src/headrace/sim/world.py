@@ -5,10 +5,11 @@ and everything must come to its end. Whatever is drawn is drawn from the seed, e
 of its own. The broker is the shipped one from the frames of requests down to the disk.
 """
 
+import asyncio
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -65,6 +66,7 @@ _DOWN_US_MAX = 800_000
 _STALL_US = 2_000_000  # a broker that was stopped for longer extends sessions and locks
 _CALM_US = 10_000_000  # longer than anything that is under way in the disk, or waits to be mended
 _SET_UP_SECONDS_MAX = 60
+_LAST_TURN_SECONDS_MAX = 60  # from the end of the faults, for the slowest actor
 _OPERATOR_SECONDS = 1.0
 _STARTING_SECONDS_MAX = 60
 _BUGGIFY = 0.5  # of the points
@@ -677,21 +679,45 @@ class World:
             return
         self.is_quiet = False
         actors = self._actors()
-        tasks = [self.loop.spawn(OUTSIDE, actor.run()) for actor in actors]
+        tasks = {actor.name: self.loop.spawn(OUTSIDE, actor.run()) for actor in actors}
+        fate = self.loop.spawn(OUTSIDE, Fate(self).run())
         drivers = [actor for actor in actors if isinstance(actor, LeaseDriver)]
         self._be_busy(self.options.seconds * 1_000_000)
         self.is_quiet = True
         self._calm_disk()
         self.history.step("world", "faults stop")
-        for actor_task in tasks:
-            actor_task.cancel()
-        for connection in list(self.connections):
-            connection.close()
+        fate.cancel()
+        self._end_actors(tasks, _LAST_TURN_SECONDS_MAX)
         self.run_until(self.loop.now_us + _CALM_US)
         if not self.failed and self.options.queues:
             Ending(self, drivers).run()
         if not self.failed and self.options.records:
             RecordEnding(self).run()
+
+    def _end_actors(self, tasks: Mapping[str, asyncio.Task[None]], seconds: int) -> None:
+        """Let actors end their turns, which nothing but the broker can keep them from.
+
+        Args:
+            tasks: by the names of the actors.
+            seconds: that the last of them may take.
+        """
+        for group in self.groups:
+            self.done(group)
+        end_us = self.loop.now_us + seconds * 1_000_000
+        while not (all(one.done() for one in tasks.values()) or self.failed):
+            if self.loop.now_us >= end_us:
+                stuck = [name for name, one in tasks.items() if not one.done()]
+                waits = [one.unanswered for one in self.connections if one.unanswered is not None]
+                self.bug(
+                    f"{seconds} s after the faults have stopped {', '.join(stuck)} cannot end a"
+                    f" turn; requests without a response: {'; '.join(waits) or 'none'}"
+                )
+                break
+            self.run_until(min(end_us, self.loop.now_us + 50_000))
+        for task in tasks.values():
+            task.cancel()
+        for connection in list(self.connections):
+            connection.close()
 
     def _be_busy(self, duration_us: int) -> None:
         """Let actors and faults act for some time, in which the machine is not suspended."""
@@ -750,7 +776,7 @@ class World:
             actors.append(UnreadPeer(self, "unread"))
         if self.options.reconfigures:
             actors.append(Reconfigurer(self, "settings"))
-        return [*actors, Fate(self)]
+        return actors
 
     def _record_actors(self) -> list[Any]:
         options, places = self.options, self.record_places()
