@@ -376,6 +376,12 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.lease.committing(1),
         lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 0, 2),
     ],
+    "finished: reject by lease/checkpoint": [  # what was durable outlasts a power cut
+        joined_and_produced, lambda b: b.leases(), lambda b: staged(b, {(PLACE, 0): "reject"}),
+        lambda b: b.loses(b.time_us + 1), lambda b: b.leases(fresh=False),
+        lambda b: b.lease.committing(1),
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 0, 2),
+    ],
     "after it was finished: accept by ann": [
         joined_and_produced, lambda b: b.gets(0, 0), lambda b: b.says("accept", 0),
         lambda b: b.loses(b.time_us + 1), lambda b: b.gets(0, 0),
