@@ -217,6 +217,14 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 0, 2)], fresh=False, whole=True),
         lambda b: b.gets(0, 0, 1, "bob"),
     ],
+    "a repaired journal delivers a record anew that a lease still has": [
+        lambda b: b.gets(0, 0), lambda b: b.says("release", 0),
+        lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 0, 2)], fresh=True, whole=True),
+        lambda b: b.auditor.locks_lost(), lambda b: b.loses(),
+        lambda b: b.auditor.journal_was_repaired(),
+        lambda b: b.lease.acquired(b.asks(), 2, [(PLACE, 0, 0, 1)], fresh=True, whole=True),
+        lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 0, 2)], fresh=False, whole=True),
+    ],
     "a power cut takes what was staged, and another driver has the epoch": [
         joined_and_produced, lambda b: b.leases(),
         lambda b: b.lease.staging(1, {(PLACE, 0): "reject"}, "task 1", 1),
