@@ -8,12 +8,13 @@ import pytest
 
 from headrace.broker import dispatch
 from headrace.broker.errors import Code, Faulty
-from headrace.broker.handlers import alter_configs, init_producer_id, topics
+from headrace.broker.handlers import alter_configs, fetch, init_producer_id, topics
 from headrace.broker.handlers.produce import _Produce
 from headrace.broker.log_validator import LogValidator
 from headrace.broker.server import Connection
 from headrace.core.catalog import ConfigSet, PartitionsAdded, TopicDeleted
 from headrace.log.metadata_records import MetadataRecords
+from headrace.sim.options import DEAD_LETTERS
 from headrace.wire import batches, produced
 from headrace.wire.checksums import crc32c
 
@@ -134,6 +135,17 @@ def checksums_count_only_with_acks(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(_Produce, "__init__", begin)
     patch.setattr(produced, "check", wrong)
+
+
+def dead_letters_cannot_be_fetched(patch: pytest.MonkeyPatch) -> None:
+    """Dead letters are written, and no Fetch returns them."""
+    sound = fetch._read
+
+    def wrong(partition: Any, *args: Any, **settings: Any) -> None:
+        if partition.topic.name != DEAD_LETTERS:
+            sound(partition, *args, **settings)
+
+    patch.setattr(fetch, "_read", wrong)
 
 
 # ---- connections

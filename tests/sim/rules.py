@@ -331,6 +331,7 @@ FURTHER: list[Rule] = [
     *_rules("Headrace", """
         Dead letters | a rejected record has a dead letter, or is listed
             rejected_records_vanish lists_not_written holders_not_written
+            dead_letters_cannot_be_fetched
         Leases | what is acknowledged is durable
             commits_not_written parts_not_written
         Leases | an older driver is fenced, a delay lasts

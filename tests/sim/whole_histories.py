@@ -186,6 +186,7 @@ REQUESTS: dict[Plant, Focus] = {
     planted_requests.records_are_not_looked_at: RECORDS | {"lies": True},
     planted_requests.checksums_are_not_compared: RECORDS | {"lies": True},
     planted_requests.checksums_count_only_with_acks: RECORDS | {"hostile": True, "seconds": 4},
+    planted_requests.dead_letters_cannot_be_fetched: QUEUES | {"dead_letters": True},
     planted_requests.share_groups_stay_switched_on: RECORDS | {"share_off": True},
     planted_requests.unread_peers_stay: RECORDS | {"unread": True, "seconds": 8},
     planted_requests.large_answers_are_encoded_on_the_loop: RECORDS
