@@ -1,5 +1,6 @@
 """Bugs in topics, settings, produced batches and connections, as somebody might write them."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,12 +8,13 @@ import pytest
 
 from headrace.broker import dispatch
 from headrace.broker.errors import Code, Faulty
-from headrace.broker.handlers import alter_configs, init_producer_id, topics
+from headrace.broker.handlers import alter_configs, fetch, init_producer_id, topics
 from headrace.broker.handlers.produce import _Produce
 from headrace.broker.log_validator import LogValidator
 from headrace.broker.server import Connection
 from headrace.core.catalog import ConfigSet, PartitionsAdded, TopicDeleted
 from headrace.log.metadata_records import MetadataRecords
+from headrace.sim.options import DEAD_LETTERS
 from headrace.wire import batches, produced
 from headrace.wire.checksums import crc32c
 
@@ -72,6 +74,19 @@ def transactional_ids_are_accepted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(init_producer_id, "_refused", lambda _message: None)
 
 
+def refused_producers_have_no_response(patch: pytest.MonkeyPatch) -> None:
+    """A transactional producer is refused, and the response never leaves."""
+    handle = init_producer_id.handle
+
+    async def wrong(request: Any, services: Any) -> Any:
+        answer = await handle(request, services)
+        if isinstance(answer, dict) and answer["error_code"]:
+            await asyncio.get_running_loop().create_future()
+        return answer
+
+    patch.setattr(init_producer_id, "handle", wrong)
+
+
 def control_batches_are_accepted(patch: pytest.MonkeyPatch) -> None:
     """Clients may write control records."""
     patch.setattr(produced, "_check_attributes", lambda _attributes: None)
@@ -120,6 +135,17 @@ def checksums_count_only_with_acks(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(_Produce, "__init__", begin)
     patch.setattr(produced, "check", wrong)
+
+
+def dead_letters_cannot_be_fetched(patch: pytest.MonkeyPatch) -> None:
+    """Dead letters are written, and no Fetch returns them."""
+    sound = fetch._read
+
+    def wrong(partition: Any, *args: Any, **settings: Any) -> None:
+        if partition.topic.name != DEAD_LETTERS:
+            sound(partition, *args, **settings)
+
+    patch.setattr(fetch, "_read", wrong)
 
 
 # ---- connections

@@ -217,6 +217,14 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 0, 2)], fresh=False, whole=True),
         lambda b: b.gets(0, 0, 1, "bob"),
     ],
+    "a repaired journal delivers a record anew that a lease still has": [
+        lambda b: b.gets(0, 0), lambda b: b.says("release", 0),
+        lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 0, 2)], fresh=True, whole=True),
+        lambda b: b.auditor.locks_lost(), lambda b: b.loses(),
+        lambda b: b.auditor.journal_was_repaired(),
+        lambda b: b.lease.acquired(b.asks(), 2, [(PLACE, 0, 0, 1)], fresh=True, whole=True),
+        lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 0, 2)], fresh=False, whole=True),
+    ],
     "a power cut takes what was staged, and another driver has the epoch": [
         joined_and_produced, lambda b: b.leases(),
         lambda b: b.lease.staging(1, {(PLACE, 0): "reject"}, "task 1", 1),
@@ -373,6 +381,12 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.lease.staging(1, {(PLACE, 0): "release"}, "a task of a driver that is gone", 1),
         lambda b: b.lease.staging(1, {(PLACE, 0): "reject"}, "task", 2),
         lambda b: b.lease.staged(1, {(PLACE, 0): "reject"}, "task", 2),
+        lambda b: b.lease.committing(1),
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 0, 2),
+    ],
+    "finished: reject by lease/checkpoint": [  # what was durable outlasts a power cut
+        joined_and_produced, lambda b: b.leases(), lambda b: staged(b, {(PLACE, 0): "reject"}),
+        lambda b: b.loses(b.time_us + 1), lambda b: b.leases(fresh=False),
         lambda b: b.lease.committing(1),
         lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 0, 2),
     ],

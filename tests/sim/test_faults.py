@@ -283,22 +283,64 @@ def test_a_repair_may_finish_a_compaction(
     compacted: list[int], is_in_place: bool, lost: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records that are superseded may go, and tombstones, but no last value of a key."""
-    world, path = World(0, options=replace(calm(0), fsync=True)), "table-0/00000000000000000000.log"
-    monkeypatch.setattr(world.records, "is_kept", lambda *_: True)
+    files = _compaction(compacted, horizon=True, is_in_place=is_in_place)
+    assert _lost_by_repair(*files, monkeypatch) == lost
+
+
+@pytest.mark.parametrize(("horizon", "lost"), [(True, []), (False, [3])])
+def test_a_repair_takes_no_tombstone_before_its_time(
+    horizon: bool, lost: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _lost_by_repair(*_compaction([1, 2], horizon=horizon), monkeypatch) == lost
+
+
+@pytest.mark.parametrize(("is_sealed", "lost"), [(True, []), (False, [1])])
+def test_a_record_of_the_active_segment_supersedes_none(
+    is_sealed: bool, lost: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = _compaction([2], horizon=True)
+    later = batches.build([batches.Record(0, 0, b"b", b"later")], base_offset=4)
+    for files in (before, after):
+        files["table-0/00000000000000000004.log"] = later
+        if is_sealed:
+            files["table-0/00000000000000000005.log"] = b""
+    assert _lost_by_repair(before, after, monkeypatch) == lost
+
+
+def _compaction(
+    compacted: list[int], *, horizon: bool, is_in_place: bool = True
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return the files before and after a repair that gives a compacted segment its name.
+
+    Args:
+        compacted: offsets of the records that are left.
+        horizon: whether the time of the tombstone, at offset 3, is over.
+    """
+    path = "table-0/00000000000000000000.log"
     records = [
         batches.Record(0, 0, b"a", b"former"), batches.Record(1, 0, b"b", b"last"),
         batches.Record(2, 0, b"a", b"last"), batches.Record(3, 0, b"c", None),
     ]  # fmt: skip
-    written = batches.build(records)
+    attributes = batches.DELETE_HORIZON if horizon else 0
+    last = batches.build([records[3]], base_offset=3, attributes=attributes)
+    written = batches.build(records[:3]) + last
     made = [batches.build([records[one]], base_offset=one) for one in compacted]
-    last = batches.build([records[3]], base_offset=3)
     swap = b"".join([*made, without_records(batches.read_header(last))])
     before = {path: written, f"{path}.swap": swap}
-    after = {path: swap if is_in_place else b"".join(made), f"{path}.torn.0": written}
+    return before, {path: swap if is_in_place else b"".join(made), f"{path}.torn.0": written}
+
+
+def _lost_by_repair(
+    before: dict[str, bytes], after: dict[str, bytes], patch: pytest.MonkeyPatch
+) -> list[int]:
+    """Return the offsets that a repair lost without a report."""
+    world = World(0, options=replace(calm(0), fsync=True))
+    patch.setattr(world.records, "is_kept", lambda *_: True)
     world.operator._account(Repair(), before, before, after)
     reports = [one for one in world.bugs if "without a report" in one]
-    assert [int(one.partition("@")[2].partition(" ")[0]) for one in reports] == lost
+    lost = [int(one.partition("@")[2].partition(" ")[0]) for one in reports]
     assert len([one for one in world.bugs if "which is whole" in one]) == len(lost)
+    return lost
 
 
 def test_an_impossible_offset_under_a_right_checksum_is_damage() -> None:

@@ -1,9 +1,11 @@
 """Every rule of the specifications has a planted bug, and every planted bug a rule."""
 
+from pathlib import Path
+
 from . import rules
 from .planted_console import CONSOLE
 from .planted_resets import PLANTED, unknown_values_are_the_default
-from .rules import EVERY, FURTHER, RULES
+from .rules import ELSEWHERE, EVERY, FURTHER, RULES
 from .whole_histories import FOCUS
 
 _MISSED = 6  # planted bugs, by an earlier simulator
@@ -15,6 +17,15 @@ def test_every_rule_has_a_planted_bug() -> None:
         assert one.bugs, one
         assert set(one.bugs) <= set(EVERY), one
     assert len([one for one in FURTHER if one.section.startswith("Found by")]) == _MISSED
+
+
+def test_every_rule_that_no_history_can_break_has_a_test() -> None:
+    root = Path(__file__).parents[2]
+    for one in ELSEWHERE:
+        assert one.bugs, one
+        for test in one.bugs:
+            path, name = test.split("::")
+            assert f"def {name}(" in (root / path).read_text(), one
 
 
 def test_every_planted_bug_is_in_the_table() -> None:

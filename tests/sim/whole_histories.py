@@ -6,7 +6,14 @@ import pytest
 
 from headrace.sim.disk import NOTHING, WHOLE
 
-from . import planted, planted_groups, planted_records, planted_requests, planted_shares
+from . import (
+    planted,
+    planted_groups,
+    planted_membership,
+    planted_records,
+    planted_requests,
+    planted_shares,
+)
 from .focus import (
     CRASHES,
     GROUPS,
@@ -63,6 +70,20 @@ SHARES: dict[Plant, Focus] = {
     planted_shares.lost_ends_are_ignored: QUEUES | UNSYNCED,
     planted_shares.states_of_lost_records_stay: QUEUES | UNSYNCED,
     planted_shares.lost_ends_are_not_synced: QUEUES | UNSYNCED | TWO_CUTS,
+}
+# More members of both groups than there may be, at a time.
+CROWDS: Focus = QUEUES | {"crowds": True, "groups": 2}
+MEMBERSHIP: dict[Plant, Focus] = {
+    planted_membership.share_groups_have_no_size: CROWDS,
+    planted_membership.share_sessions_have_no_bound: CROWDS,
+    planted_membership.member_epochs_are_not_compared: QUEUES | {"strange_epochs": True},
+    planted_membership.silent_members_stay: QUEUES
+    | {"stalling": True, "lock_ms": 5000, "seconds": 16},
+    planted_membership.share_partitions_without_a_member: QUEUES,
+    planted_membership.assignments_ignore_subscriptions: QUEUES,
+    planted_membership.one_member_has_every_partition: QUEUES | {"partitions": 2},
+    planted_membership.browsers_release_records: QUEUES,
+    planted_membership.elapsed_locks_archive_nothing: QUEUES | {"stalling": True, "limit": 2},
 }
 OF_LEASES: dict[Plant, Focus] = {
     planted.commits_not_written: LEASES | CRASHES,
@@ -160,16 +181,18 @@ REQUESTS: dict[Plant, Focus] = {
     planted_requests.unknown_topics_are_answered_at_once: RECORDS
     | {"lifecycles": True, "full_disks": True, "write_errors": True, "seconds": 4},
     planted_requests.transactional_ids_are_accepted: RECORDS | {"transactions": True},
+    planted_requests.refused_producers_have_no_response: RECORDS | {"transactions": True},
     planted_requests.control_batches_are_accepted: RECORDS | {"transactions": True},
     planted_requests.records_are_not_looked_at: RECORDS | {"lies": True},
     planted_requests.checksums_are_not_compared: RECORDS | {"lies": True},
     planted_requests.checksums_count_only_with_acks: RECORDS | {"hostile": True, "seconds": 4},
+    planted_requests.dead_letters_cannot_be_fetched: QUEUES | {"dead_letters": True},
     planted_requests.share_groups_stay_switched_on: RECORDS | {"share_off": True},
     planted_requests.unread_peers_stay: RECORDS | {"unread": True, "seconds": 8},
     planted_requests.large_answers_are_encoded_on_the_loop: RECORDS
     | {"hostile": True, "counts_work": True, "seconds": 4},
 }
-FOCUS: dict[Plant, Focus] = SHARES | OF_LEASES | OFFSETS | LOGS | REQUESTS
+FOCUS: dict[Plant, Focus] = SHARES | MEMBERSHIP | OF_LEASES | OFFSETS | LOGS | REQUESTS
 
 
 def check_is_found(plant: Plant) -> None:

@@ -29,10 +29,11 @@ class Actor(ABC):
         world = self._world
         while not world.is_quiet:
             try:
-                connection = Connection(world, self._rng)
+                connection = Connection(world, self._rng, client=self.name)
                 while not world.is_quiet:
                     await asyncio.sleep(self._rng.uniform(*self._pause))
-                    await self._turn(connection)
+                    if not world.is_quiet:
+                        await self._turn(connection)
             except Lost:
                 await self._pause_after_loss()
 

@@ -58,6 +58,8 @@ class Auditor:
         self.failures: list[str] = []
         self.incarnation = 0
         self.limit = limit
+        # Whether the session of a holder, by group, may have given way: its locks are gone then.
+        self.is_replaced: Callable[[str, str], bool] = lambda *_: False
         self._now_us = now_us
         self._lock_us = lock_ms * 1000
         self._locks: dict[str, tuple[int, int]] = {}  # of groups, and since when they count
@@ -304,7 +306,7 @@ class Auditor:
             for offset in range(first, last + 1):
                 one = self.facts((asked.group, place), offset)
                 told = one.told_max + self._open.get(asked.group, 0)
-                if not fresh and count > told:
+                if not fresh and count > told and not self._was_repaired:
                     where = _at(place, offset)
                     self.broken(f"{where} is in delivery {count} of {asked.holder}, after {told}")
                 if fresh:
@@ -346,6 +348,7 @@ class Auditor:
             and one.locked_in == self.incarnation
             and one.locked_at_us <= asked.at_us
             and self._now_us() < one.locked_until_us
+            and not self.is_replaced(asked.group, one.locked_by)
         ):
             self.broken(f"{told} while {one.locked_by} held it")
         if one.is_withheld(asked, self._now_us(), self.incarnation):

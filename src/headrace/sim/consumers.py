@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.sim.facts import Place
 from headrace.sim.growth_requests import assigned, assignment, subscription
-from headrace.sim.network import Connection, Lost
+from headrace.sim.network import Connection, LetOut, Lost
 from headrace.wire import batches
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _FETCH, _LIST_OFFSETS, _COMMIT, _OFFSET_FETCH = 1, 2, 8, 9
 _JOIN, _SYNC, BEAT, _LEAVE, CONSUMER_BEAT = 11, 14, 12, 13, 68
-_OUT_OF_RANGE, _UNKNOWN_TOPIC, _UNKNOWN_MEMBER, _REBALANCE, _ID_REQUIRED = 1, 3, 25, 27, 79
+_OUT_OF_RANGE, UNKNOWN_TOPIC, _UNKNOWN_MEMBER, _REBALANCE, _ID_REQUIRED = 1, 3, 25, 27, 79
 _CORRUPT_MESSAGE = 2
 _STORAGE, _COORDINATOR = 56, frozenset({14, 15, 16})
 SESSION_MS, REBALANCE_MS = 3000, 2000
-_EARLIEST, _LATEST = -2, -1
+_EARLIEST, LATEST = -2, -1
 _BYTES = 1 << 16
 _STRAY = ("table", 0)
 
@@ -55,7 +55,7 @@ class Reader(ABC):
         """Be a member, again and again, until the world wants no more."""
         while self._wanted and self._world.is_wanted(self.group):
             try:
-                connection = Connection(self._world, self._rng)
+                connection = Connection(self._world, self._rng, client=self.name)
                 try:
                     await self._repeat_commit(connection)
                     await self._take_part(connection)
@@ -406,15 +406,11 @@ async def fetch(
     """Read one partition; the error code and the last offset received, -1 for none."""
     asked = world.auditor.asked()
     last, is_damaged = -1, False
-    part = {
-        "partition": place[1], "current_leader_epoch": -1, "fetch_offset": position,
-        "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": _BYTES,
-    }  # fmt: skip
 
     def let_out(answer: Any) -> None:
         nonlocal last, is_damaged
         one = answer.responses[0].partitions[0]
-        if one.error_code == 0 and not _is_intact(one.records or b""):
+        if one.error_code == 0 and not is_intact(one.records or b""):
             is_damaged = True  # as librdkafka and Java's client find by check.crcs
             world.is_served_damaged(_at(place))
         elif one.error_code in (_STORAGE, _CORRUPT_MESSAGE):
@@ -437,17 +433,28 @@ async def fetch(
                 high_watermark=one.high_watermark, records=records,
             )  # fmt: skip
 
+    one = await fetch_partition(connection, place, position, wait_ms, let_out)
+    return _CORRUPT_MESSAGE if is_damaged else int(one.error_code), last
+
+
+async def fetch_partition(
+    connection: Connection, place: Place, position: int, wait_ms: int, let_out: LetOut
+) -> Any:
+    """Send a Fetch of one partition. Returns: its part of the response."""
+    part = {
+        "partition": place[1], "current_leader_epoch": -1, "fetch_offset": position,
+        "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": _BYTES,
+    }  # fmt: skip
     answer = await connection.call(
         _FETCH, 12, let_out, replica_id=-1, max_wait=wait_ms, min_bytes=1, max_bytes=_BYTES,
         isolation_level=0, session_id=0, session_epoch=-1,
         topics=[{"topic": place[0], "partitions": [part]}],
         forgotten_topics_data=(), rack_id="", cluster_id=None,
     )  # fmt: skip
-    code = _CORRUPT_MESSAGE if is_damaged else int(answer.responses[0].partitions[0].error_code)
-    return code, last
+    return answer.responses[0].partitions[0]
 
 
-def _is_intact(data: bytes) -> bool:
+def is_intact(data: bytes) -> bool:
     """Return whether every batch has its checksum."""
     position = 0
     try:
@@ -479,7 +486,7 @@ async def log_end(world: "World", connection: Connection, place: Place) -> tuple
         if one.error_code == 0:
             world.records.saw_end(asked, place, one.offset)
 
-    return await list_offset(connection, place, _LATEST, let_out)
+    return await list_offset(connection, place, LATEST, let_out)
 
 
 async def look_up(

@@ -21,6 +21,7 @@ from headrace.sim.consumers import log_end, log_start
 from headrace.sim.drivers import LeaseDriver
 from headrace.sim.ending import Ending
 from headrace.sim.facts import Place
+from headrace.sim.fate import Fate
 from headrace.sim.loop import OUTSIDE
 from headrace.sim.network import Connection, Lost
 from headrace.sim.options import Options
@@ -35,7 +36,7 @@ _SPELL_SECONDS = 3
 _SEGMENT_BYTES = 1 << 14
 _GAPS = (0.01, 0.1)  # of the retention, from one spell to the next: two to seventeen hours
 _KILLED, _ASLEEP = 0.2, 0.1  # of the gaps
-_WIND_UP_US = 120 * _SECOND_US  # in which actors end what they do
+_WIND_UP_SECONDS = 120  # in which actors end what they do
 _CALM_US = 10 * _SECOND_US
 _CHECKS_US = _HOUR_US  # longer than a look at records and one at offsets
 _LATE_US = _HOUR_US  # that an acknowledgement may leave later than the record was stamped
@@ -128,6 +129,7 @@ class DaysWorld(World):
         self._settings = DaysOptions.of(seed, retention_minutes)
         super().__init__(seed, tell=tell, options=self._settings)
         self._gaps = Random(f"{seed}/gaps")
+        self._fate = Fate(self)
         self._end_us = round(days * _DAY_US)
         self._ending = DaysEnding(self)
 
@@ -189,21 +191,15 @@ class DaysWorld(World):
             if isinstance(actor, IdempotentProducer):
                 actor.begin_again()
         self.is_quiet = False
-        tasks = [self.loop.spawn(OUTSIDE, actor.run()) for actor in actors]
+        tasks = {actor.name: self.loop.spawn(OUTSIDE, actor.run()) for actor in actors}
+        fate = self.loop.spawn(OUTSIDE, self._fate.run())
         self.run_until(self.loop.now_us + self.options.seconds * _SECOND_US)
         self.is_quiet = True
         self._calm_disk()
+        fate.cancel()
         for group in sorted(groups):
             self.done(group)
-        late_us = self.loop.now_us + _WIND_UP_US
-        while not (all(task.done() for task in tasks) or self.failed):
-            if self.loop.now_us >= late_us:
-                break
-            self.run_until(self.loop.now_us + _SECOND_US)
-        for task in tasks:
-            task.cancel()
-        for connection in list(self.connections):
-            connection.close()
+        self._end_actors(tasks, _WIND_UP_SECONDS)
         self.run_until(self.loop.now_us + self.options.lock_ms * 1000 + _CALM_US)
         self.auditor.requests_ended()
 

@@ -49,7 +49,7 @@ class LeaseDriver:
         """Drive until the world wants no more, then settle what is left."""
         while self._world.is_wanted(self.group):
             try:
-                connection = Connection(self._world, self._rng)
+                connection = Connection(self._world, self._rng, client=self.name)
                 try:
                     await self._drive(connection)
                 finally:

@@ -10,11 +10,19 @@ from collections.abc import Coroutine, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.partitions import Partition
+from headrace.sim.consumers import (
+    LATEST,
+    UNKNOWN_TOPIC,
+    fetch_partition,
+    is_intact,
+    list_offset,
+    log_start,
+)
 from headrace.sim.drivers import LeaseDriver
 from headrace.sim.facts import Place, Queue
 from headrace.sim.loop import OUTSIDE
 from headrace.sim.members import HONEST, ShareMember
+from headrace.sim.membership_auditor import imbalance
 from headrace.sim.network import Connection, Lost
 from headrace.sim.options import DEAD_LETTERS
 from headrace.sim.process import Process
@@ -26,9 +34,10 @@ if TYPE_CHECKING:
     from headrace.sim.world import World
 
 _SECONDS_MAX = 120.0
+_MEMBERS_MAX = 3  # of a group
+_ASSIGNED_SECONDS_MAX = 60.0
 _LOOK_SECONDS = 1.0
 _PREFIX = "__dlq.errors."
-_READ_BYTES = 1 << 20
 
 
 class Ending:
@@ -42,6 +51,7 @@ class Ending:
         self._were_set_back: set[Queue] = set()  # groups that were set back, and where
         self._copies: dict[Queue, list[int]] = {}  # dead letters that were there before
         self._listed: dict[Queue, list[int]] = {}  # and what was listed
+        self._unassigned: dict[str, str] = {}  # why the assignment of a group is not right yet
 
     def run(self) -> None:
         """Consume what is left, then look whether anything is missing."""
@@ -64,14 +74,50 @@ class Ending:
     def _consume(self, name: str) -> bool:
         """Whether honest members finish all there is."""
         world = self._world
+        members: dict[str, list[ShareMember]] = {}
         for group in world.groups:
-            member = ShareMember(world, f"{group}-{name}", group, ("orders", "extra"), HONEST)
+            members[group] = self._members(group, f"{group}-{name}")
             world.begins_again(group)
-            world.loop.spawn(OUTSIDE, member.run())
+            for one in members[group]:
+                world.loop.spawn(OUTSIDE, one.run())
+        is_assigned = world.finish(self._all_assigned(members), _ASSIGNED_SECONDS_MAX)
+        if not is_assigned and not world.failed:
+            for group, what in self._unassigned.items():
+                world.auditor.broken(
+                    f"group {group}: {_ASSIGNED_SECONDS_MAX:.0f} s after its members joined {what}"
+                )
         return self._do(
             self._all_finished(),
             f"after {_SECONDS_MAX:.0f} s without faults, not all is finished",
         )
+
+    def _members(self, group: str, name: str) -> list[ShareMember]:
+        """Return new members of a group, of which the first subscribes to every topic."""
+        world = self._world
+        count = 1 if world.options.crowds else self._rng.randint(1, _MEMBERS_MAX)
+        every = ("orders", "extra")
+        topics = [every] + [self._rng.choice((every, every[:1])) for _ in range(count - 1)]
+        return [
+            ShareMember(world, f"{name}-{number}", group, some, HONEST)
+            for number, some in enumerate(topics)
+        ]
+
+    async def _all_assigned(self, members: dict[str, list[ShareMember]]) -> None:
+        """Return once the members of every group have all partitions, in equal parts."""
+        waiting = dict(members)
+        while waiting:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for group, some in list(waiting.items()):
+                what = imbalance(
+                    self._world.places(),
+                    {one.name: one.topics for one in some},
+                    {one.name: one.places for one in some},
+                )
+                if what is None:
+                    del waiting[group]
+                    self._unassigned.pop(group, None)
+                else:
+                    self._unassigned[group] = what
 
     def _do(self, work: Coroutine[Any, Any, None], bug: str) -> bool:
         """Whether something that must come to its end does."""
@@ -157,18 +203,49 @@ class Ending:
 
     def _dead_letters(self) -> dict[Queue, list[int]]:
         """Read the dead letters; the operator repairs damage that the reading meets."""
-        world = self._world
-        while (process := self._broker()) is not None:
-            topic = process.services.partition(DEAD_LETTERS, 0)
-            if topic is None:
-                world.auditor.broken("the topic of the dead letters is gone")
-                break
+        found: dict[Queue, list[int]] = {}
+        self._do(self._read_dead_letters(found), "the dead letters cannot be read")
+        return found
+
+    async def _read_dead_letters(self, into: dict[Queue, list[int]]) -> None:
+        """Read offsets of records that have dead letters, by queue, as often as they have one."""
+        while True:
             try:
-                return _copies(topic)
-            except OSError as error:
-                topic.read_failed(error)
-            self._do(self._up(process), "the dead letters cannot be read")
-        return {}
+                connection = Connection(self._world, self._rng, client="witness")
+                try:
+                    if await self._read_copies(connection, into):
+                        return
+                finally:
+                    connection.close()
+            except Lost:
+                pass
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _read_copies(self, connection: Connection, into: dict[Queue, list[int]]) -> bool:
+        """Read all dead letters over one connection. Returns: whether the log is readable."""
+        world, place = self._world, (DEAD_LETTERS, 0)
+        name = f"{DEAD_LETTERS}-0"
+        into.clear()
+        position = await log_start(connection, place)
+        code, end = await list_offset(connection, place, LATEST, lambda _: None)
+        if code == UNKNOWN_TOPIC:
+            world.auditor.broken("the topic of the dead letters is gone")
+            return True
+        while code == 0 and position < end:
+            part = await fetch_partition(connection, place, position, 0, lambda _: None)
+            code, data = int(part.error_code), part.records or b""
+            if code == 0 and not is_intact(data):
+                world.is_served_damaged(name)
+                return False
+            if code or not data:
+                world.is_unreadable(name)
+                return False
+            for record in batches.records(data):
+                if record.offset >= position:
+                    queue, offset = _origin(record)
+                    into.setdefault(queue, []).append(offset)
+            position = batches.headers(data)[-1].last_offset + 1
+        return code == 0
 
     def _broker(self) -> Process | None:
         """Return the broker once it is of use; the operator may replace it at any time.
@@ -183,16 +260,12 @@ class Ending:
             self._do(self._up(), "the broker is not of use after faults have stopped")
         return None
 
-    async def _up(self, replaced: Process | None = None) -> None:
-        """Wait until a broker is of use.
-
-        Args:
-            replaced: a broker that reports damage, which the operator has to replace.
-        """
+    async def _up(self) -> None:
+        """Wait until a broker is of use."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             process = self._world.process
-            if process is not None and process is not replaced and _is_of_use(process):
+            if process is not None and _is_of_use(process):
                 return
 
     def _new(
@@ -210,16 +283,8 @@ def _is_of_use(process: Process) -> bool:
     return process.is_up and not process.refusals
 
 
-def _copies(partition: Partition) -> dict[Queue, list[int]]:
-    """Offsets of the records that have dead letters, by queue, as often as they have one."""
-    found: dict[Queue, list[int]] = {}
-    offset = partition.log.start_offset
-    while offset < partition.log.end_offset:
-        piece = partition.log.read(offset, _READ_BYTES)
-        for record in batches.records(piece.data):
-            told = {name: (value or b"").decode() for name, value in record.headers}
-            place = (told[f"{_PREFIX}topic"], int(told[f"{_PREFIX}partition"]))
-            queue = (told[f"{_PREFIX}group"], place)
-            found.setdefault(queue, []).append(int(told[f"{_PREFIX}offset"]))
-        offset = piece.headers[-1].last_offset + 1
-    return found
+def _origin(record: batches.Record) -> tuple[Queue, int]:
+    """Return the queue and the offset of the record that a dead letter is a copy of."""
+    values = {name: (value or b"").decode() for name, value in record.headers}
+    place = values[f"{_PREFIX}topic"], int(values[f"{_PREFIX}partition"])
+    return (values[f"{_PREFIX}group"], place), int(values[f"{_PREFIX}offset"])

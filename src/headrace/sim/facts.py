@@ -123,7 +123,8 @@ class LeaseFacts:
     """One session: its highest epoch that was let out, and its numbers.
 
     `staged` is what was last sent to be staged under a number, by part, by drivers of the epoch in
-    `staged_in`; `doubted` are the numbers and parts of which it is not known whether that holds.
+    `staged_in`; `doubted` are the numbers and parts of which it is not known whether that holds,
+    `staged_at_us` has when the response left of those of which it is known.
     `committing` is the highest number that was sent to be committed, `committing_from` the first
     that was not sent before the latest commit; `committed` is the highest that was answered.
     `unsure` has by number where its ranges may have been discarded, all of them or none.
@@ -137,6 +138,7 @@ class LeaseFacts:
     staged: dict[int, dict[str, dict[tuple[Place, int], str]]] = field(default_factory=dict)
     staged_in: dict[int, int] = field(default_factory=dict)
     doubted: set[tuple[int, str]] = field(default_factory=set)
+    staged_at_us: dict[tuple[int, str], int] = field(default_factory=dict)
     committing: int = 0
     committing_from: int = 1
     committed: Highest = field(default_factory=Highest)

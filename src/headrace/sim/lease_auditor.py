@@ -10,6 +10,7 @@ from headrace.sim.facts import Asked, LeaseFacts, Place
 
 Held = tuple[Place, int, int, int]  # place, first and last offset, delivery count
 Staged = Mapping[tuple[Place, int], str]  # verdict by offset
+LEASE = "lease/"  # before the name of a session, for its holder
 LATER, LATER_US = "later", 1_500_000  # a verdict: release, with this delay
 _STRICTNESS = ("accept", "release", LATER, "reject")
 
@@ -20,7 +21,7 @@ class LeaseAuditor:
     def __init__(
         self, auditor: Auditor, now_us: Callable[[], int], group: str, session: str
     ) -> None:
-        self.holder = f"lease/{session}"
+        self.holder = f"{LEASE}{session}"
         self._auditor = auditor
         self._now_us = now_us
         self._group = group
@@ -35,10 +36,15 @@ class LeaseAuditor:
         for number in [one for one, at_us in facts.told_at_us.items() if at_us >= since_us]:
             del facts.told_at_us[number]
             facts.ranges.pop(number, None)
-        # What was staged before the last of it may be there again, and none of the parts.
-        facts.doubted |= {
-            (number, part) for number, parts in facts.staged.items() for part in ("", "cut", *parts)
-        }
+        for number, parts in facts.staged.items():
+            is_durable = all(
+                (number, part) not in facts.doubted
+                and facts.staged_at_us.get((number, part), since_us) < since_us
+                for part in parts
+            )
+            if not is_durable:
+                # What was staged before the last of it may be there again, and none of the parts.
+                facts.doubted |= {(number, part) for part in ("", "cut", *parts)}
 
     def end_was_lost(self, place: Place, end: int) -> None:
         """Forget ranges of records that a log lost; others of that log may be discarded, too."""
@@ -126,6 +132,7 @@ class LeaseAuditor:
         facts.staged_in[number] = epoch
         parts[part] = dict(staged)
         facts.doubted.add((number, part))
+        facts.staged_at_us.pop((number, part), None)
 
     def staged(self, number: int, staged: Staged, part: str = "", epoch: int = 0) -> None:
         """Dispositions are durable."""
@@ -133,6 +140,7 @@ class LeaseAuditor:
         sent = facts.staged.get(number, {}).get(part)
         if sent == dict(staged) and facts.staged_in.get(number) == epoch:
             facts.doubted.discard((number, part))
+            facts.staged_at_us[number, part] = self._now_us()
             # It ended what drivers before this one had staged, whether or not that had arrived.
             known = facts.staged[number]
             facts.doubted = {one for one in facts.doubted if one[0] != number or one[1] in known}

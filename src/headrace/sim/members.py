@@ -69,11 +69,21 @@ class ShareMember:
         self._held: dict[Place, list[tuple[int, int]]] = {}
         self._said: Said = {}  # last, whose answer may have been lost
 
+    @property
+    def topics(self) -> Sequence[str]:
+        """Return the topics that the member subscribes to."""
+        return self._topics
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """Return the partitions that the member is assigned."""
+        return self._places
+
     async def run(self) -> None:
         """Join and consume, again and again, until the world wants no more."""
         while self._world.is_wanted(self.group):
             try:
-                connection = Connection(self._world, self._rng, self._let_go)
+                connection = Connection(self._world, self._rng, self._let_go, client=self.name)
                 try:
                     await self._consume(connection)
                 finally:
@@ -124,6 +134,7 @@ class ShareMember:
 
     def _let_go(self) -> None:
         self._auditor.let_go(self.group, self.name)
+        self._world.memberships.closed(self.group, self.name)
 
     # ---- requests
 
@@ -132,12 +143,25 @@ class ShareMember:
     ) -> bool:
         asked = self._auditor.asked()
         self._epoch = self._epoch if topics is None else 0
+        sent = self._epoch if epoch is None else epoch
+        memberships, before_us = self._world.memberships, None
+        if sent < 0:
+            memberships.leaving(self.group, self.name)
+        else:
+            before_us = memberships.sending(self.group, self.name)
 
         def let_out(answer: Any) -> None:
-            if answer.error_code == 0 and answer.assignment is not None:
-                self._auditor.assigned(self.group, self._assigned(answer))
+            if answer.error_code:
+                return
+            if sent >= 0:
+                memberships.served(
+                    self.group, self.name, asked.at_us, epoch=sent, before_us=before_us
+                )
+            if answer.assignment is not None:
+                places = self._assigned(answer)
+                self._auditor.assigned(self.group, places)
+                memberships.assigned(self.group, self.name, self._topics, places)
 
-        sent = self._epoch if epoch is None else epoch
         self._beat_due_us = self._world.loop.now_us + _BEAT_US
         answer = await connection.call(
             _HEARTBEAT, 1, let_out,
@@ -167,6 +191,8 @@ class ShareMember:
                 self._auditor.answered(asked)
             self._outcome(asked, said, answer, "acknowledge_error_code")
             if answer.error_code == 0:
+                if epoch == 0:
+                    self._world.memberships.opened(self.group, self.name)
                 # No lock begins before the request left, to the microsecond.
                 self._told(replace(asked, at_us=connection.sent_us), answer)
 

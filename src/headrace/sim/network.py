@@ -44,11 +44,15 @@ class _Unanswered(NamedTuple):
     Attributes:
         answered: called with the body of the response, when it leaves the broker.
         waiting: its result is the response; nobody may wait any more.
+        key: API key.
+        sent_us: when it began to leave.
     """
 
     correlation_id: int
     answered: Callable[[memoryview], None]
     waiting: asyncio.Future[Any]
+    key: int
+    sent_us: int
 
 
 class Surroundings(Protocol):
@@ -77,11 +81,18 @@ class Connection:
 
     Args:
         ended: called when either side closes it, whether or not the client looks.
+        client: the name of the client.
     """
 
     def __init__(
-        self, world: Surroundings, rng: Random, ended: Callable[[], None] | None = None
+        self,
+        world: Surroundings,
+        rng: Random,
+        ended: Callable[[], None] | None = None,
+        *,
+        client: str = "",
     ) -> None:
+        self.client = client
         self._ended = ended
         self.is_open = False
         self._world = world
@@ -97,6 +108,14 @@ class Connection:
         self._wire = process.connect(self._received, self.broken)
         self.is_open = True
         world.connections[self] = None
+
+    @property
+    def unanswered(self) -> str | None:
+        """Return a description of the oldest request without a response; None if there is none."""
+        if not self._unanswered:
+            return None
+        oldest = self._unanswered[0]
+        return f"API {oldest.key}, {self.client or 'a client'}, {oldest.sent_us / 1e6:.6f}"
 
     async def call(self, key: int, version: int, let_out: LetOut, /, **fields: Any) -> Any:
         """A request of Kafka's and its answer."""
@@ -142,11 +161,11 @@ class Connection:
                     waiting.set_result(answer)
 
             number = next(self._correlation_ids)
-            self._unanswered.append(_Unanswered(number, answered, waiting))
+            self.sent_us = self._world.loop.now_us
+            self._unanswered.append(_Unanswered(number, answered, waiting, key, self.sent_us))
             head_bytes = _HEAD.size - (0 if is_flexible else _TAGGED_FIELDS_BYTES)
             size = head_bytes - _SIZE.size + len(body)
             head = _HEAD.pack(size, key, version, number, -1, 0)[:head_bytes]
-            self.sent_us = self._world.loop.now_us
             if self._world.is_rough(self._rng):
                 await self._send_in_pieces(head + body)
             else:

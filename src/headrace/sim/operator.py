@@ -8,8 +8,9 @@ those that the repair reports as lost, every byte that was cut off must be in a 
 must be clean. Under `fsync` no acknowledged record may be lost whose batch is whole.
 """
 
+import math
 from asyncio import events
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -198,7 +199,15 @@ class Operator:
         for action in done.actions:
             lost.setdefault(action.path.partition("/")[0], []).extend(action.lost)
         kept, written = _records(after), _records(sound)
-        for folder, offset in [*_superseded(written, sound, after)]:
+        world = self._world
+        gone = _superseded(
+            written,
+            sound,
+            after,
+            now_ms=math.inf if world.offsets.clock_was_set else world.clock.wall(),
+            knows_active=not world.power_was_cut,
+        )
+        for folder, offset in [*gone]:
             written[folder].pop(offset, None)
         for folder, records in written.items():
             left = kept.get(folder, {})
@@ -277,8 +286,7 @@ def _place(folder: str) -> Place:
 
 def _log_begin(folder: str, files: Mapping[str, bytes]) -> int:
     """Return the first offset of a log by the names of its segments, or 0."""
-    names = (path.removeprefix(f"{folder}/").removesuffix(".log") for path in files)
-    return min((int(name) for name in names if name.isdecimal()), default=0)
+    return min(_segments(folder, files), default=0)
 
 
 def _covers(lost: Sequence[Lost], offset: int) -> bool:
@@ -321,15 +329,23 @@ def _records(files: Mapping[str, bytes], *, past_damage: bool = False) -> _Recor
 
 
 def _superseded(
-    written: _Records, sound: Mapping[str, bytes], after: Mapping[str, bytes]
+    written: _Records,
+    sound: Mapping[str, bytes],
+    after: Mapping[str, bytes],
+    *,
+    now_ms: float,
+    knows_active: bool,
 ) -> Iterator[tuple[str, int]]:
     """Yield folders and offsets of records that are gone because a repair finished a compaction.
 
     The next start would have finished it as well. Its segment lacks records that a later one of
-    their key supersedes, and tombstones, whose time may be over.
+    their key supersedes, and tombstones whose delete horizon is over. The cleaner never reads the
+    active segment, so no record of that supersedes another one.
 
     Args:
         written: the records of `sound`.
+        now_ms: latest time at which the cleaner may have run.
+        knows_active: whether the last segment of `sound` was the active one or came before it.
     """
     for swap, data in sound.items():
         path = swap.removesuffix(SWAP)
@@ -338,13 +354,35 @@ def _superseded(
         folder, _, name = path.rpartition("/")
         first = int(name.removesuffix(".log"))
         last = max((header.last_offset for header, _ in _whole_batches(data)), default=-1)
+        segments = _segments(folder, sound)
+        end = max([last + 1, *segments]) if knows_active else math.inf
         compacted = _records({path: data}).get(folder, {})
         rows = sorted((written.get(folder, {}) | compacted).items())
-        latest = {key: offset for offset, (_, key, _) in rows}
-        for offset, (value, key, _) in rows:
-            is_removable = value is None or (key is not None and latest[key] > offset)
+        latest = {key: offset for offset, (_, key, _) in rows if offset < end}
+        horizons = _horizons(segments.values())
+        for offset, (_, key, _) in rows:
+            is_superseded = key is not None and latest.get(key, -1) > offset
+            is_removable = is_superseded or horizons.get(offset, now_ms + 1) <= now_ms
             if first <= offset <= last and offset not in compacted and is_removable:
                 yield folder, offset
+
+
+def _segments(folder: str, files: Mapping[str, bytes]) -> dict[int, bytes]:
+    """Return the segments of a log by their first offsets."""
+    names = {path: path.removeprefix(f"{folder}/").removesuffix(".log") for path in files}
+    return {int(name): files[path] for path, name in names.items() if name.isdecimal()}
+
+
+def _horizons(segments: Iterable[bytes]) -> dict[int, int]:
+    """Return, by offset, from when on compaction may remove tombstones (KIP-534)."""
+    horizons: dict[int, int] = {}
+    for data in segments:
+        for header, position in _whole_batches(data):
+            if header.delete_horizon is not None:
+                for record in batches.records(data[position : position + header.size]):
+                    if record.value is None:
+                        horizons[record.offset] = header.delete_horizon
+    return horizons
 
 
 def _is_whole(data: bytes) -> bool:

@@ -11,7 +11,9 @@ from headrace.sim import damage, disk
 
 GROUPS = ("blue", "green")
 DEAD_LETTERS = "dead-letters"
-_SESSION_MS, _HEARTBEAT_MS = 3000, 700
+SHARE_SESSION_MS, _HEARTBEAT_MS = 3000, 700
+_CROWD = 2  # members that a share group may have where more want to join
+_MEMBERS_MAX, _SESSIONS_MAX = 200, 2000  # Kafka's defaults
 _PRUNE_MS, _COLD_MS, _JOURNAL_SEGMENT_BYTES = 250, 400, 2048
 _FOCUSES = ("queues", "queues", "records", "records", "both")
 _CLEANER_MS, _OFFSETS_CHECK_MS = 300, 2000
@@ -87,6 +89,7 @@ class Options:
     counts_work: bool = False  # every step of the broker is measured against the bound
     share_off: bool = False  # share groups are switched off; only without queues
     seeks: bool = False  # a reader that looks up records by time
+    crowds: bool = False  # share groups may have fewer members than there are
     in_flight: int = 1  # most requests that an idempotent producer has in flight
     points: tuple[str, ...] = ()  # of rare behaviours that are always chosen, with `buggifies`
     kills_at: tuple[str, ...] = ()  # rare behaviours amid which the broker is killed at times
@@ -170,6 +173,7 @@ class Options:
             seeks=rng.random() < 0.3,
             power_cuts=maybe() if self.queues and not self.fsync else self.power_cuts,
             in_flight=rng.randint(1, IN_FLIGHT_MAX),
+            crowds=rng.random() < 0.2 and self.queues,
         )
 
     def config(self) -> Config:
@@ -188,8 +192,10 @@ class Options:
             share_updates_per_snapshot=self.updates_per_snapshot,
             share_lock_ms=self.lock_ms,
             share_lock_ms_min=1000,
-            share_session_timeout_ms=_SESSION_MS,
-            share_session_timeout_ms_min=_SESSION_MS,
+            share_session_timeout_ms=SHARE_SESSION_MS,
+            share_session_timeout_ms_min=SHARE_SESSION_MS,
+            share_group_size_max=self.share_members_max,
+            share_sessions_max=self.share_sessions_max,
             share_heartbeat_ms=_HEARTBEAT_MS,
             share_heartbeat_ms_min=_HEARTBEAT_MS,
             share_delivery_count_limit=self.limit,
@@ -208,6 +214,16 @@ class Options:
             consumer_heartbeat_ms_min=_HEARTBEAT_MS,
             unread_ms=UNREAD_MS,
         )
+
+    @property
+    def share_members_max(self) -> int:
+        """Return how many members a share group may have."""
+        return _CROWD if self.crowds else _MEMBERS_MAX
+
+    @property
+    def share_sessions_max(self) -> int:
+        """Return how many share sessions may be open."""
+        return _CROWD if self.crowds else _SESSIONS_MAX
 
     @property
     def offsets_retention_us(self) -> int:

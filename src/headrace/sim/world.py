@@ -5,10 +5,11 @@ and everything must come to its end. Whatever is drawn is drawn from the seed, e
 of its own. The broker is the shipped one from the frames of requests down to the disk.
 """
 
+import asyncio
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -31,8 +32,10 @@ from headrace.sim.facts import Place
 from headrace.sim.fate import Fate
 from headrace.sim.history import BrokerLog, Events, History, rare_collections
 from headrace.sim.hostile import HostilePeer
+from headrace.sim.lease_auditor import LEASE
 from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.members import Habits, ShareMember
+from headrace.sim.membership_auditor import MembershipAuditor
 from headrace.sim.misusers import LyingProducer, SwitchedOffMember, TransactionalPeer
 from headrace.sim.network import Connection
 from headrace.sim.offset_auditor import OffsetAuditor
@@ -41,6 +44,7 @@ from headrace.sim.options import (
     CONSUMER_SESSION_MS,
     DEAD_LETTERS,
     GROUPS,
+    SHARE_SESSION_MS,
     Options,
 )
 from headrace.sim.process import Process, WorldClock
@@ -62,6 +66,7 @@ _DOWN_US_MAX = 800_000
 _STALL_US = 2_000_000  # a broker that was stopped for longer extends sessions and locks
 _CALM_US = 10_000_000  # longer than anything that is under way in the disk, or waits to be mended
 _SET_UP_SECONDS_MAX = 60
+_LAST_TURN_SECONDS_MAX = 60  # from the end of the faults, for the slowest actor
 _OPERATOR_SECONDS = 1.0
 _STARTING_SECONDS_MAX = 60
 _BUGGIFY = 0.5  # of the points
@@ -134,6 +139,7 @@ class World:
             rebalance_us=REBALANCE_MS * 1000,
         )
         self.statics = self._make_statics()
+        self.memberships = self._make_memberships()
         self.losses = 0  # power cuts that may take what was acknowledged
         self._producer_ids: dict[tuple[int, int], str] = {}
         self.process: Process | None = None
@@ -163,6 +169,10 @@ class World:
         self.operator = Operator(self)
         self.keeper = TopicKeeper(self, "river")
 
+    def _is_replaced(self, group: str, holder: str) -> bool:
+        """Return whether a holder is a member whose session may have given way to another one."""
+        return not holder.startswith(LEASE) and self.memberships.is_replaced(group, holder)
+
     def _make_disk(self) -> FaultyDisk:
         disk = FaultyDisk(str(self.seed), self._died)
         disk.now_us = lambda: self.loop.now_us
@@ -178,6 +188,18 @@ class World:
             CONSUMER_SESSION_MS * 1000,
             REBALANCE_MS * 1000,
         )
+
+    def _make_memberships(self) -> MembershipAuditor:
+        found = MembershipAuditor(
+            lambda: self.loop.now_us,
+            self.auditor.broken,
+            session_us=SHARE_SESSION_MS * 1000,
+            members_max=self.options.share_members_max,
+            sessions_max=self.options.share_sessions_max,
+        )
+        if self.options.crowds:
+            self.auditor.is_replaced = self._is_replaced
+        return found
 
     def run(self) -> Outcome:
         """Let the whole history happen."""
@@ -317,6 +339,7 @@ class World:
             return
         self._machines = machines
         self.auditor.locks_lost()
+        self.memberships.lost()
         if self.disk.errors == self._errors_before:
             self.bug("a shard was rebuilt although no operation of the disk had failed")
 
@@ -433,6 +456,7 @@ class World:
             self.disk.dead = True
             self.loop.end(process.life)
         self.auditor.locks_lost()
+        self.memberships.lost()
         self.offsets.lost_sessions()
         self._machines = []
 
@@ -583,7 +607,7 @@ class World:
         if self.process is None or not self.process.is_up:
             self.offsets.lost_sessions()
         elif duration_us > _STALL_US:
-            for auditor in (self.auditor, self.offsets, self.statics):
+            for auditor in (self.auditor, self.offsets, self.statics, self.memberships):
                 auditor.stalled(duration_us)
 
     def set_clock(self, step_ms: int) -> None:
@@ -655,21 +679,45 @@ class World:
             return
         self.is_quiet = False
         actors = self._actors()
-        tasks = [self.loop.spawn(OUTSIDE, actor.run()) for actor in actors]
+        tasks = {actor.name: self.loop.spawn(OUTSIDE, actor.run()) for actor in actors}
+        fate = self.loop.spawn(OUTSIDE, Fate(self).run())
         drivers = [actor for actor in actors if isinstance(actor, LeaseDriver)]
         self._be_busy(self.options.seconds * 1_000_000)
         self.is_quiet = True
         self._calm_disk()
         self.history.step("world", "faults stop")
-        for actor_task in tasks:
-            actor_task.cancel()
-        for connection in list(self.connections):
-            connection.close()
+        fate.cancel()
+        self._end_actors(tasks, _LAST_TURN_SECONDS_MAX)
         self.run_until(self.loop.now_us + _CALM_US)
         if not self.failed and self.options.queues:
             Ending(self, drivers).run()
         if not self.failed and self.options.records:
             RecordEnding(self).run()
+
+    def _end_actors(self, tasks: Mapping[str, asyncio.Task[None]], seconds: int) -> None:
+        """Let actors end their turns, which nothing but the broker can keep them from.
+
+        Args:
+            tasks: by the names of the actors.
+            seconds: that the last of them may take.
+        """
+        for group in self.groups:
+            self.done(group)
+        end_us = self.loop.now_us + seconds * 1_000_000
+        while not (all(one.done() for one in tasks.values()) or self.failed):
+            if self.loop.now_us >= end_us:
+                stuck = [name for name, one in tasks.items() if not one.done()]
+                waits = [one.unanswered for one in self.connections if one.unanswered is not None]
+                self.bug(
+                    f"{seconds} s after the faults have stopped {', '.join(stuck)} cannot end a"
+                    f" turn; requests without a response: {'; '.join(waits) or 'none'}"
+                )
+                break
+            self.run_until(min(end_us, self.loop.now_us + 50_000))
+        for task in tasks.values():
+            task.cancel()
+        for connection in list(self.connections):
+            connection.close()
 
     def _be_busy(self, duration_us: int) -> None:
         """Let actors and faults act for some time, in which the machine is not suspended."""
@@ -728,7 +776,7 @@ class World:
             actors.append(UnreadPeer(self, "unread"))
         if self.options.reconfigures:
             actors.append(Reconfigurer(self, "settings"))
-        return [*actors, Fate(self)]
+        return actors
 
     def _record_actors(self) -> list[Any]:
         options, places = self.options, self.record_places()
