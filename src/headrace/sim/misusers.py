@@ -158,7 +158,7 @@ class LyingProducer(_Misuser):
             stream = f"{self.name}/{sound}"
             marks = [(world.clock.wall(), ())]
             world.records.sending(sound, stream, self._sent, pairs, marks)
-            world.records.stamping(sound, world.clock.behind_ms)
+            world.stamping(sound)
             parts[sound] = self._built([value for _, value in pairs])
 
         def let_out(answer: Any) -> None:

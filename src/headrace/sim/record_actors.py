@@ -170,7 +170,7 @@ class IdempotentProducer(Actor):
             is_tombstone = key is not None and self._rng.random() < _TOMBSTONES
             pairs.append((key, None if is_tombstone else f"{self.name}:{number}".encode()))
         now = self._world.clock.wall()
-        self._world.records.stamping(place, self._world.clock.behind_ms)
+        self._world.stamping(place)
         sequence = stream.next_sequence + skip
         draw = self._marks.choice
         marks: list[Mark] = [(now + draw(_SHIFTS_MS), draw(_HEADERS)) for _ in pairs]

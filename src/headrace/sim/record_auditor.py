@@ -19,8 +19,7 @@ from random import Random
 
 from headrace.sim.facts import Asked, Mark, Place
 
-_RETENTION_MS = 7 * 86_400_000  # Kafka's default
-_EVERYTHING = 1 << 62
+EVERYTHING = 1 << 62
 Sent = tuple[str, int]  # the stream of a producer, and the number of the value within it
 
 
@@ -64,7 +63,7 @@ class _Partition:
     is_compacted: bool = False
     tombstones_us: int = 0
     may_be_shorter: bool = False
-    synced_us: int = _EVERYTHING
+    synced_us: int = EVERYTHING
 
 
 class RecordAuditor:
@@ -105,11 +104,6 @@ class RecordAuditor:
         """Allow records below an offset to go: an actor requested it, or retention may."""
         one = self._of(place)
         one.cut = max(one.cut, before)
-
-    def stamping(self, place: Place, behind_ms: int) -> None:
-        """A producer stamps records with a clock that is behind: they may be old at once."""
-        if behind_ms >= _RETENTION_MS:
-            self.deleting(place, _EVERYTHING)
 
     def deleted(self, place: Place, before: int) -> None:
         """A deletion of records is acknowledged: the start never lies below it again."""
@@ -161,7 +155,7 @@ class RecordAuditor:
                 if one.acknowledged[offset] < one.synced_us:
                     self._broken(f"{_at(place, offset)} was synced, and the log ends at {end}")
             self._lose(one, end)
-            one.synced_us = _EVERYTHING
+            one.synced_us = EVERYTHING
 
     def quarantined(
         self, place: Place, lost: Iterable[tuple[int, int | None]], begin: int = 0
@@ -314,7 +308,7 @@ class RecordAuditor:
             if known == offset and mark[0] != found:
                 self._broken(f"{told}, and its time is {mark[0]}")
             is_before = offset < 0 or known < offset
-            is_visible = one.acknowledged.get(known, _EVERYTHING) <= asked.at_us
+            is_visible = one.acknowledged.get(known, EVERYTHING) <= asked.at_us
             if mark[0] < time or not is_before or not is_visible:
                 continue
             if one.is_compacted and key is not None and self._may_be_gone(one, key, known, value):

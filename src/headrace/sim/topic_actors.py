@@ -11,6 +11,7 @@ from headrace.sim.actor import Actor
 from headrace.sim.consumers import fetch
 from headrace.sim.facts import Place
 from headrace.sim.network import Connection
+from headrace.sim.record_auditor import EVERYTHING
 from headrace.sim.resources import TOPIC, alter_config
 from headrace.wire import batches
 
@@ -22,7 +23,6 @@ _UNKNOWN_TOPIC, _EXISTS, _INVALID_PARTITIONS, _STORAGE = 3, 36, 37, 56
 _ACKS_ALL = -1
 _PARTITIONS_MAX = 3
 _SHORT_MS = 1  # a retention after which every record may be deleted
-_EVERYTHING = 1 << 62
 
 
 class TopicKeeper(Actor):
@@ -122,7 +122,7 @@ class TopicKeeper(Actor):
         if short:
             self._is_short = True
             for place in self.places():
-                self._world.records.deleting(place, _EVERYTHING)
+                self._world.records.deleting(place, EVERYTHING)
         value = str(_SHORT_MS if short else -1)
         code = await alter_config(connection, TOPIC, self._topic, "retention.ms", value)
         self._step(f"sets retention.ms={value} of {self._topic}: {code}")
@@ -136,7 +136,7 @@ class TopicKeeper(Actor):
         pairs = self._pairs()
         records = self._world.records
         if self._is_short:
-            records.deleting(place, _EVERYTHING)
+            records.deleting(place, EVERYTHING)
         asked = self._world.auditor.asked()
         marks = [(self._world.clock.wall(), ())] * len(pairs)
         records.sending(place, f"{self.name}/{place}", self._sent, pairs, marks)

@@ -43,6 +43,7 @@ class Producer(Actor):
         pairs = [(None, value) for value in values]
         now = self._world.clock.wall()
         marks = [(now, ())] * count
+        self._world.stamping(place)
         self._world.records.sending(place, f"{self.name}/{place}", self._sent, pairs, marks)
         self._sent += count
         data = batches.build(batches.Record(0, now, None, value) for value in values)

@@ -49,6 +49,7 @@ from headrace.sim.options import (
 )
 from headrace.sim.process import Process, WorldClock
 from headrace.sim.record_actors import Deleter, IdempotentProducer, PipelinedProducer, Seeker
+from headrace.sim.record_auditor import EVERYTHING
 from headrace.sim.record_ending import RecordEnding
 from headrace.sim.resets import Resets
 from headrace.sim.resources import Reconfigurer
@@ -79,6 +80,7 @@ _SHARE_JOURNALS = "__share_group_state-"
 LEDGER, TABLE = "ledger", "table"
 _LEDGER_PARTITIONS = 2
 _KEPT = {"retention.ms": "-1"}
+_RETENTION_MS = 7 * 86_400_000  # Kafka's default
 _COMPACTED = {
     "cleanup.policy": "compact",
     "segment.bytes": "1024",
@@ -622,6 +624,12 @@ class World:
         self.offsets.clock_was_set = True
         self.records.clock_was_set()
         self.clock.ahead_ms += step_ms
+
+    def stamping(self, place: Place) -> None:
+        """A producer stamps records with a clock that may be behind: they may be old at once."""
+        if self.clock.behind_ms >= _RETENTION_MS:
+            self.records.deleting(place, EVERYTHING)
+            self.auditor.deleting(place, EVERYTHING)
 
     def scrub(self) -> None:
         """Let the broker verify what is at rest."""
