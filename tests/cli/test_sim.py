@@ -95,7 +95,7 @@ def test_time_can_be_the_limit() -> None:
 
 def test_a_failure_is_told_with_its_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SharePartition, "_not_held", lambda *_: None)
-    done = CliRunner().invoke(app, ["sim", "--seeds", "40", "--histories", "40"])
+    done = CliRunner().invoke(app, ["sim", "--seeds", "10", "--histories", "10"])
     assert done.exit_code == 1
     lines = done.output.splitlines()
     assert not lines[-1].endswith(" 0 failures")

@@ -143,7 +143,8 @@ public class JavaShareConsumer extends Checks {
             Sharer.set(queue, "share.record.lock.duration.ms=30000");  // for those to come
             var again = other.first();
             require(Sharer.values(again).equals(Sharer.values(held)), "" + other.values());
-            require(Sharer.counts(again).equals(List.of(2)), "" + Sharer.counts(again));
+            var counts = Sharer.counts(again);  // more than 2 where a fetch of `slow` still waited
+            require(counts.size() == 1 && counts.get(0) >= 2, "" + counts);
             slow.verdict(held, AcknowledgeType.REJECT);
             var wrong = slow.commit();
             require(wrong.size() == 1 && wrong.get(0) instanceof InvalidRecordStateException, "" + wrong);
