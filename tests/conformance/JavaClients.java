@@ -76,6 +76,25 @@ public class JavaClients extends Checks {
         }
     }
 
+    static void checkATransactionalProducerFailsAtOnceForGood() throws Exception {
+        try (var producer = producer(Map.of("transactional.id", "payments", "max.block.ms", "20000"))) {
+            // A repeated request would end in a TimeoutException after max.block.ms.
+            requireThrows(TransactionalIdAuthorizationException.class, producer::initTransactions);
+            requireFatal(producer::beginTransaction);
+            requireFatal(() -> producer.send(new ProducerRecord<>("any", "value")).get());
+        }
+    }
+
+    static void requireFatal(Action action) throws Exception {
+        try {
+            action.run();
+        } catch (KafkaException error) {
+            require(error.getCause() instanceof TransactionalIdAuthorizationException, "" + error.getCause());
+            return;
+        }
+        throw new AssertionError("a fatal error was expected");
+    }
+
     static void checkTheBrokersTimeIsAnsweredAndReadWithLogAppendTime() throws Exception {
         String topic = created("appended", 1, Map.of("message.timestamp.type", "LogAppendTime"));
         long before = System.currentTimeMillis();

@@ -214,6 +214,10 @@ def _beats(asking: Asking) -> Told:
     yield "fetch from outside", asking.fetch(group, 9, 0)[0]
     yield "subscribed", asking.delete(group, 0)
     yield "leave", asking.code(CONSUMER_BEAT, 1, **(joining | {"member_epoch": -1}))
+    # What librdkafka 2.16 sends when it subscribes again after unsubscribe() amid a revocation.
+    incomplete = {"member_epoch": 0, "rebalance_timeout": -1, "topic_partitions": None}
+    answer = asking.side.cluster.ask(CONSUMER_BEAT, 1, joining | incomplete)
+    yield "subscribe after leaving", (answer.error_code, answer.error_message)
     yield "empty", asking.commit(group)
 
 
