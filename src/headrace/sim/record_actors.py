@@ -57,6 +57,7 @@ class _Batch:
     offset: int = -1
     asked: Asked | None = None
     is_in_flight: bool = False
+    has_failed: bool = False
 
     @property
     def end(self) -> int:
@@ -86,9 +87,9 @@ class _Stream:
         return self.pending[-1].end if self.pending else self.sequence
 
     @property
-    def is_overtaken(self) -> bool:
-        """Return whether a batch is acknowledged before an earlier one, which has failed."""
-        return any(one.sequence < self.sequence for one in self.pending)
+    def has_failed(self) -> bool:
+        """Return whether a batch got no acknowledgement; it may be written all the same."""
+        return any(one.has_failed for one in self.pending)
 
     @property
     def unsent(self) -> list[_Batch]:
@@ -346,8 +347,8 @@ class PipelinedProducer(IdempotentProducer):
 
     The first batch of an id in a partition is acknowledged before the next one is sent: a broker
     that does not know a producer takes any sequence as its first, as Kafka does, so a batch behind
-    one that failed would be accepted. Where a request fails that has written its batch, later
-    batches are accepted: as in the Java client, new ones wait until the failed one is acknowledged.
+    one that failed would be accepted. A request may fail that has written its batch: as in the Java
+    client, new batches wait until all that failed are acknowledged.
     """
 
     _pause = (0.0, 0.2)
@@ -381,7 +382,7 @@ class PipelinedProducer(IdempotentProducer):
                 await self._resend(connection, place, stream)
             elif self._misuses(stream):
                 await self._misuse(connection, place, stream)
-            elif not stream.pending or (stream.sequence and not stream.is_overtaken):
+            elif not stream.pending or (stream.sequence and not stream.has_failed):
                 stream.pending.append(self._batch(place, stream))
                 await self._begin(connection, place, stream, stream.pending[-1])
             if self._id < 0:
@@ -426,6 +427,7 @@ class PipelinedProducer(IdempotentProducer):
             pass  # the next connection begins with it
         finally:
             batch.is_in_flight = False
+            batch.has_failed = True  # where it is still pending
 
     async def _drain(self) -> None:
         """Wait for the responses to all requests in flight, or for the end of their connection."""
