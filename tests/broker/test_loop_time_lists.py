@@ -5,18 +5,21 @@ from collections.abc import Iterator
 
 import pytest
 
+from headrace.core.archived import ArchivedRun, PageListed
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.group_words import NOBODY, Commit, Offset
 from headrace.core.leases import LeaseOpened, LeaseSeen
 from headrace.core.share_words import ShareKey, Started
-from headrace.core.types import after
-from headrace.wire import lease_sessions, offset_expiry
+from headrace.core.types import MemberId, Span, WallMs, after
+from headrace.wire import lease_sessions, offset_expiry, share_archived
 from headrace.wire.primitives import Writer
+from headrace.wire.share_archived import ArchivedApi
 from headrace.wire.structs import Struct
 
 from .loop_rig import Client, LoopRig, framed
 from .test_loop_time import SECONDS_MAX, WIDE, created, scaled
 
+PAGE_RUNS = 50  # of a list of archived records
 LEASES, LEASED = 50, 500  # at work, and partitions of the topic of each
 COUNT = scaled(100_000)
 OFFSETS = 1_000  # of one topic
@@ -110,3 +113,31 @@ def test_a_group_that_many_leases_read_is_described_in_short_steps(rig: LoopRig)
     rig.run(fill())
     fields = {"group_ids": ["leased"], "include_authorized_operations": False}
     _require_short(rig, framed(77, 1, fields))
+
+
+def test_a_page_of_archived_records_is_listed_in_short_steps(rig: LoopRig) -> None:
+    """More runs than one response has, of several partitions."""
+    group, partitions = "archived", 4
+    topic_id = rig.services.catalog.topics[WIDE].id
+    machine = rig.services.shares.machine(group)
+    pages = scaled(share_archived.RUNS_MAX) // partitions // PAGE_RUNS + 1
+    for partition in range(partitions):
+        key = ShareKey(group, topic_id, partition)
+        machine.apply(Started(key, 0, 0))
+        for page in range(pages):
+            runs = tuple(
+                ArchivedRun(
+                    number + 1,
+                    Span(2 * number, 2 * number),
+                    5,
+                    f"reason {number} " * 8,
+                    MemberId(f"member-{number:030}"),
+                    WallMs(1),
+                )
+                for number in range(page * PAGE_RUNS, (page + 1) * PAGE_RUNS)
+            )
+            machine.apply(PageListed(key, page, runs, (page + 1) * PAGE_RUNS + 1, 0))
+    _require_short(
+        rig,
+        _framed_own(ArchivedApi.LIST, share_archived.ListArchivedRequest(group)),
+    )

@@ -7,7 +7,7 @@ leaves once what it rests on is durable.
 from collections.abc import Iterator
 
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Raw, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.broker.share_group_names import misnamed
@@ -17,7 +17,7 @@ from headrace.core.leases import told_holder
 from headrace.core.shard_words import ClearArchived
 from headrace.core.share_words import ShareKey
 from headrace.wire import share_archived as wire
-from headrace.wire.primitives import Reader, Writer
+from headrace.wire.primitives import Reader
 from headrace.wire.share_archived import ArchivedApi
 from headrace.wire.structs import Struct
 
@@ -33,58 +33,74 @@ def decode(request: Request) -> wire.ListArchivedRequest | wire.ClearArchivedReq
 
 
 async def handle(request: Request, services: Services) -> Answer:
+    answer: Struct
     match request.decoded or decode(request):
         case wire.ListArchivedRequest() as call:
-            answer: Struct = await _list(call, services)
+            answer = listed = await _list(call, services)
+            elements = sum([len(partition.runs) for partition in listed.partitions])
         case wire.ClearArchivedRequest() as call:
-            answer = await _clear(call, services)
-    out = Writer()
-    answer.write(out)
-    return Raw([out.data])
+            answer, elements = await _clear(call, services), 0
+    return await services.budgets.written(answer, elements)
 
 
 async def _list(call: wire.ListArchivedRequest, services: Services) -> wire.ListArchivedResponse:
     refused = _refused(call.group, services)
     if refused is None and call.runs_max < 1:
         refused = Refused(Why.INVALID_REQUEST, "runs_max begins at 1")
-    for topic, index, _ in _lists(call.group, services) if refused is None else ():
-        await services.opened(topic, index)
-    found = list(_pages(call, services)) if refused is None else []
-    refused = await services.shares.durable_of(call.group) or refused
+    machine = services.shares.machine(call.group)
+    partitions: tuple[wire.Partition, ...] = ()
+    more = False
+    if refused is None:
+        for topic, index, _ in _lists(call.group, services):
+            await services.opened(topic, index)
+        async with services.budgets.one_large():
+            partitions, more = await _found(call, services)
+    refused = await services.shares.durable_of(call.group, machine) or refused
     if refused is not None:
         return wire.ListArchivedResponse(error_code(refused), refused.message)
-    partitions = tuple(partition for partition, _ in found)
-    more = any(rest for _, rest in found)
     return wire.ListArchivedResponse(Code.NONE, None, partitions, int(more))
 
 
-def _pages(
+async def _found(
     call: wire.ListArchivedRequest, services: Services
-) -> Iterator[tuple[wire.Partition, bool]]:
-    """Of each list a part, until there is enough, and whether there is more of it."""
+) -> tuple[tuple[wire.Partition, ...], bool]:
+    """Return a part of each list, until there is enough, and whether there is more."""
     runs_left, bytes_left = min(call.runs_max, wire.RUNS_MAX), wire.BYTES_MAX
+    found: dict[tuple[str, int], tuple[ArchivedList, list[wire.Run]]] = {}
+    more = False
+    async for topic, index, known, run in services.budgets.portions(_walk(call, services)):
+        if run is None and not known.dropped:
+            continue
+        _, runs = found.setdefault((topic, index), (known, []))
+        if run is None:
+            continue
+        if runs_left <= 0 or bytes_left <= 0:
+            more = True
+            break
+        runs.append(_run(run))
+        runs_left -= 1
+        bytes_left -= wire.Run.BYTES + len(run.reason.encode()) + len(run.member.encode())
+    parts = [_partition(*place, *one, services) for place, one in found.items()]
+    return tuple(parts), more
+
+
+def _walk(
+    call: wire.ListArchivedRequest, services: Services
+) -> Iterator[tuple[str, int, ArchivedList, ArchivedRun | None]]:
+    """Yield each list of the request without a run, then with each of its runs.
+
+    Lists may change between two steps.
+    """
     after, topics = call.after, frozenset(call.topics)
     for topic, index, known in _lists(call.group, services):
-        if topics and topic not in topics:
+        if (topics and topic not in topics) or (topic, index) < (after.topic, after.partition):
             continue
-        if (topic, index) < (after.topic, after.partition):
-            continue
-        told: list[wire.Run] = []
-        more = False
+        yield topic, index, known, None
         goes_on = (topic, index) == (after.topic, after.partition)
-        for run in known.runs:
-            if goes_on and run.number <= after.number:
-                continue
-            if runs_left <= 0 or bytes_left <= 0:
-                more = True
-                break
-            told.append(_run(run))
-            runs_left -= 1
-            bytes_left -= wire.Run.BYTES + len(run.reason.encode()) + len(run.member.encode())
-        if told or more or known.dropped:
-            yield _partition(topic, index, known, told, services), more
-        if more:
-            return
+        for page in sorted(known.pages):
+            for run in known.pages.get(page, ()):
+                if not goes_on or run.number > after.number:
+                    yield topic, index, known, run
 
 
 def _partition(
