@@ -6,6 +6,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -276,3 +277,28 @@ def test_a_share_group_is_no_group_to_read_in(
     assert ("read with --share-group" in ended.err) == (protocol == "classic")
     assert "goes on" not in ended.err
     assert "skipped" not in ended.err
+
+
+@pytest.mark.parametrize("damage", ["log", "batch"])
+def test_records_that_the_broker_cannot_read_are_not_passed_over_in_silence(
+    cli: Command, tmp_path: Path, damage: str
+) -> None:
+    with headrace.Broker(tmp_path, settings={"num.partitions": "2"}) as running:
+        producer = confluent_kafka.Producer({"bootstrap.servers": running.bootstrap_servers})
+        for value in (b"a", b"b"):
+            producer.produce("t", value, partition=1)
+            assert producer.flush(10) == 0
+    point, segment = tmp_path / "t-1/recovery-point", tmp_path / f"t-1/{0:020d}.log"
+    if damage == "log":
+        point.unlink()
+    else:
+        data = bytearray(segment.read_bytes())
+        data[-1] ^= 1
+        segment.write_bytes(data)
+    with headrace.Broker(tmp_path) as running:
+        ended = cli(
+            "consume", "--topic", "t", "--from-beginning", "--timeout-ms", "1000",
+            "--bootstrap-server", running.bootstrap_servers,
+        )  # fmt: skip
+    assert ended.code == 1
+    assert "headrace consume: the broker cannot read t-1 from offset 0 on" in ended.err

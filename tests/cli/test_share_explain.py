@@ -339,8 +339,8 @@ def test_a_journal_that_is_pruned_while_it_is_read(
 @pytest.mark.parametrize(
     ("record", "told"),
     [
-        ("jobs", "'jobs' names no record; write topic:partition:offset, as orders:0:42"),
-        ("jobs:0:-1", "'jobs:0:-1' names no record"),
+        ("jobs", "invalid record 'jobs': expected TOPIC:PARTITION:OFFSET, for example orders:0:42"),
+        ("jobs:0:-1", "invalid record 'jobs:0:-1'"),
         ("nothing:0:0", "topic nothing does not exist"),
         ("jobs:7:0", "topic jobs has 1 partitions, from 0 on"),
         ("jobs:0:2", "jobs-0 ends at offset 2: there is no record 2 yet"),
@@ -374,5 +374,5 @@ def test_a_data_folder_without_the_log(tmp_path: Path, offline: Command) -> None
 
 @pytest.mark.parametrize("text", ["", ":0:0", "a:b:0", "a:0:x", "a:0:9223372036854775808", "a:٣:0"])
 def test_addresses_that_are_none(text: str) -> None:
-    with pytest.raises(Trouble, match="names no record"):
+    with pytest.raises(Trouble, match="invalid record"):
         parsed(text)

@@ -272,7 +272,7 @@ RESET = ("--reset-offsets", "--group", "g")
         ((), "Command must include exactly one action: --list, --describe, --delete, --reset-"),
         (("--list", "--describe"), "Command must include exactly one action"),
         (("--list", "--group", "g"), "--group can't be used with --list; leave it out"),
-        (("--list", "--verbose"), "--verbose means nothing with --list; leave it out"),
+        (("--list", "--verbose"), "--verbose cannot be used with --list; leave it out"),
         (("--list", "--state", "x"), "Invalid state list 'x'. Valid states are: Dead, Empty, Stab"),
         (("--describe",), "--describe takes one of these options: --group, --all-groups"),
         (("--describe", "--group", "g", "--all-groups"), "--group can't be used with --all-groups"),

@@ -140,7 +140,7 @@ def test_json_is_one_object_a_line(topics: Command) -> None:
         ((), "give exactly one of --list"),
         (("--list", "--create"), "give exactly one of --list"),
         (("--create",), "--create needs --topic"),
-        (("--list", "--partitions", "3"), "--partitions means nothing with --list"),
+        (("--list", "--partitions", "3"), "--partitions cannot be used with --list"),
         (("--alter", "--topic", "t"), "--alter needs --partitions"),
         (("--describe", "--topic", "("), "'(' is no regular expression"),
         (("--create", "--topic", "t", "--partitions", "-1"), "--partitions -1: expected a number"),

@@ -144,6 +144,23 @@ def test_the_index_file_that_is_damaged_is_logged_by_its_name(
     ]
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_file_that_is_missing_is_no_warning(
+    disk: MemoryDisk, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    path = f"{FOLDER}/{0:020d}{suffix}"
+    data = disk.read(path)
+    disk.remove(path)
+    log = opened(disk)
+    assert log.read(3, 1).headers[0].base_offset == 3
+    log.close()
+    assert disk.read(path) == data
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("INFO", f"{path}: the file is missing; rebuilt from the log")
+    ]
+
+
 @pytest.mark.parametrize("suffix", [".log", ".log cut", ".log longer"])
 def test_a_sealed_segment_that_is_not_whole_is_refused(disk: MemoryDisk, suffix: str) -> None:
     path = f"{FOLDER}/{opened(disk).segments()[3].base_offset:020d}.log"

@@ -99,6 +99,7 @@ async def start_for_lease(services: Services, command: OpenLease) -> Refused | N
     await services.shares.open_topics(command.topics)
     if not services.catalog.topics.keys() >= set(command.topics):
         return None  # the lease is refused
+    services.shares.require_open(command.topics)
     missing = missing_topics(services, group, command.topics)
     if not missing:
         return None

@@ -365,6 +365,19 @@ class Shares:
             for index in range(0 if topic.internal else topic.partitions):
                 await self._topics.partitions.opened(topic.id, index)
 
+    def require_open(self, names: Iterable[str]) -> None:
+        """Check that the logs of topics that exist are open; call `open_topics` before.
+
+        Raises: OSError of the first log that cannot be opened.
+        """
+        for topic in filter(None, map(self._topics.catalog.topics.get, names)):
+            if len(self._opened.get(topic.id, ())) == topic.partitions:
+                continue
+            for index in range(0 if topic.internal else topic.partitions):
+                partition = self._topics.partitions.get(topic.id, index)
+                if partition is not None:
+                    _ = partition.log
+
     def _open_partitions(self, topic: Topic) -> Sequence[Partition]:
         """Open the first partitions, as many as there are; none if one cannot be opened."""
         opened: list[Partition] = []

@@ -28,10 +28,12 @@ from headrace.cli.ending import Trouble, stopping, tell
 from headrace.client.admin import log_end
 from headrace.client.connection import Cluster, Patience
 from headrace.client.consumer import Consumer
-from headrace.client.errors import ClientError
+from headrace.client.errors import BrokerError, ClientError
+from headrace.client.fetch import fetch
 from headrace.client.log_ends import ends_of
 from headrace.client.positions import EARLIEST, checked, offsets_at
 from headrace.client.topics import describe_topics
+from headrace.wire.error_codes import ErrorCode
 
 _POLL_S = 0.2
 _BATCH_MAX = 500
@@ -136,6 +138,7 @@ class Reading:
                 if self._take():
                     self._idle_since = time.monotonic()
                 elif self._has_been_idle():
+                    self._require_readable(once)
                     return
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -239,6 +242,31 @@ class Reading:
         if self._is_joining:  # nothing can come yet
             limit_s = max(limit_s, _JOIN_S_MAX)
         return time.monotonic() - self._idle_since >= limit_s
+
+    def _require_readable(self, cluster: Cluster) -> None:
+        """Check partitions that were not read to their ends; librdkafka repeats a failed fetch.
+
+        Raises: Trouble for partitions whose files the broker cannot read.
+        """
+        unreadable: list[str] = []
+        for one in self._consumer.assignment():
+            place = (one.topic, one.partition)
+            _, end = self._consumer.get_watermark_offsets(one, cached=True)  # negative: unknown
+            offset = self._next.get(place, max(end, 0))
+            if 0 <= end <= offset:
+                continue
+            try:
+                fetch(cluster, *place, offset, bytes_max=1, final=[ErrorCode.kafka_storage_error])
+            except BrokerError as error:
+                if error.code == ErrorCode.kafka_storage_error:
+                    unreadable.append(f"{one.topic}-{one.partition} from offset {offset} on")
+            except ClientError:
+                return
+        if unreadable:
+            raise Trouble(
+                f"the broker cannot read {', '.join(unreadable)} (KAFKA_STORAGE_ERROR); its log "
+                "names the file and the remedy"
+            )
 
     def _look(self, cluster: Cluster, *, at_start: bool = False) -> None:
         """Find partitions that are wanted and were not there before. Raises: as `Cluster`."""

@@ -78,7 +78,7 @@ def one_action(given: Mapping[str, Any], actions: Sequence[str], only_with: Only
     action = found[0]
     for name, its in only_with.items():
         if is_given(given[name]) and action not in its:
-            raise Trouble(f"{option(name)} means nothing with {option(action)}; leave it out")
+            raise Trouble(f"{option(name)} cannot be used with {option(action)}; leave it out")
     if given["group"] and given["all_groups"]:
         raise Trouble("--group can't be used with --all-groups; give one of the two")
     return action

@@ -68,7 +68,9 @@ def parsed(text: str) -> tuple[str, int, int]:
     """Topic, partition and offset of a record. Raises: Trouble."""
     topic, *numbers = text.rsplit(":", 2)
     if not topic or len(numbers) != 2 or not all(map(_is_number, numbers)):
-        raise Trouble(f"'{text}' names no record; write topic:partition:offset, as orders:0:42")
+        raise Trouble(
+            f"invalid record '{text}': expected TOPIC:PARTITION:OFFSET, for example orders:0:42"
+        )
     return topic, int(numbers[0]), int(numbers[1])
 
 

@@ -182,7 +182,7 @@ def topics(
         for name, actions in _ONLY_WITH.items():
             if given[name] not in (None, False) and action not in actions:
                 option = name.replace("_", "-")
-                raise Trouble(f"--{option} means nothing with --{action}; leave it out")
+                raise Trouble(f"--{option} cannot be used with --{action}; leave it out")
         asked = _Asked(**{name: given[name] for name in _Asked.__dataclass_fields__})
         if topic is None and action in {"create", "alter", "delete"}:
             raise Trouble(f"--{action} needs --topic")

@@ -6,7 +6,7 @@ consumers do by default, unless `read_committed` is said: `committed` leaves out
 Source: FetchRequest.json, FetchResponse.json.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from headrace.client.connection import Cluster
@@ -39,12 +39,14 @@ def fetch(
     *,
     bytes_max: int,
     read_committed: bool = False,
+    final: Collection[int] = (),
 ) -> Fetched:
     """Batches from the one that holds `offset`, about `bytes_max` bytes, but at least one.
 
     With `read_committed` none of transactions that go on. Waits up to half a second at the end of
-    the log. Raises: `BrokerError` 1 for an offset outside the log, 3 for a partition that does not
-    exist; otherwise as `Cluster`.
+    the log. `final` are retriable error codes at which to give up at once all the same. Raises:
+    `BrokerError` 1 for an offset outside the log, 3 for a partition that does not exist; otherwise
+    as `Cluster`.
     """
     what = f"fetching {topic}-{partition} from offset {offset}"
     body = _request(topic, partition, offset, bytes_max, read_committed=read_committed)
@@ -60,7 +62,7 @@ def fetch(
         )
         return _answer(source, what)
 
-    return cluster.retrying(what, attempt)
+    return cluster.retrying(what, attempt, final=final)
 
 
 def committed(fetched: Fetched, headers: Sequence[BatchHeader]) -> list[memoryview]:

@@ -507,7 +507,10 @@ class Segment:
             index.max_timestamp_offset = found.summary.max_timestamp_offset
         if index is None:
             for path in differing:
-                log.warning("%s: does not agree with its checksum; rebuilt", path)
+                if self._disk.exists(path):
+                    log.warning("%s: does not agree with its checksum; rebuilt", path)
+                else:
+                    log.info("%s: the file is missing; rebuilt from the log", path)
             index = self._indexed()
             if len(index) and found is not None:
                 self._index, self._saved_size = index, -1

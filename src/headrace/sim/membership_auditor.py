@@ -102,14 +102,14 @@ class MembershipAuditor:
         # The broker counts whole milliseconds.
         end_us = sent_us // 1000 * 1000 + self._session_us
         known.present_until_us = max(known.present_until_us, end_us)
-        present = [name for of, name in self._present() if of == group]
+        present = [key[1] for key in self._present() if key[0] == group]
         if len(present) > self._members_max:
             self._broken(
                 f"group {group} may have {self._members_max} members, and has {sorted(present)}"
             )
 
     def leaving(self, group: str, member: str) -> None:
-        """A member sends that it leaves."""
+        """Forget a member when it sends a heartbeat that leaves the group."""
         self._members.pop((group, member), None)
 
     def opened(self, group: str, member: str) -> None:
@@ -124,7 +124,7 @@ class MembershipAuditor:
             self._broken(f"{self._sessions_max} share sessions may be open, and {count} are")
 
     def closed(self, group: str, member: str) -> None:
-        """A member closes its session, or its connection ends."""
+        """Note that a member closed its share session, or that its connection ended."""
         known = self._members.get((group, member))
         if known is not None:
             known.has_session = False

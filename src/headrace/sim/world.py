@@ -626,7 +626,7 @@ class World:
         self.clock.ahead_ms += step_ms
 
     def stamping(self, place: Place) -> None:
-        """A producer stamps records with a clock that may be behind: they may be old at once."""
+        """Let retention take records to come if the clock of producers is far enough behind."""
         if self.clock.behind_ms >= _RETENTION_MS:
             self.records.deleting(place, EVERYTHING)
             self.auditor.deleting(place, EVERYTHING)
