@@ -374,3 +374,17 @@ def test_what_is_cut_off_without_a_copy_is_noted() -> None:
     assert disk.cut_without_copy == []
     file.truncate(1)
     assert disk.cut_without_copy == ["t-0/0.log"]
+
+
+def test_what_a_process_appended_where_it_has_cut_needs_no_copy() -> None:
+    """A start cuts off a torn end, and an append of its own fails behind the cut."""
+    disk = FaultyDisk("seed", lambda: None)
+    disk.open("t-0/0.log").append(b"synced, torn")
+    disk.revive(power_cut=False)
+    file = disk.open("t-0/0.log")
+    disk.watches_cuts = True
+    disk.open("t-0/0.log.torn.6").append(b", torn")
+    file.truncate(6)
+    file.append(b"own")
+    file.truncate(6)
+    assert disk.cut_without_copy == []

@@ -136,6 +136,7 @@ class FaultyDisk(MemoryDisk):
             copies = (one.data for name, one in self._files.items() if f"{path}.torn." in name)
             if not any(copy == data for copy in copies):
                 self.cut_without_copy.append(path)
+        self._sizes[content] = min(self._sizes.get(content, 0), size)  # the rest is gone
 
     # ---- folder entries
 
