@@ -1,17 +1,14 @@
 """What a lease stages by part and releases with a delay, over the wire, beside a share member."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 import headrace
-from headrace.client.connection import Cluster, Patience
-from headrace.client.errors import BrokerError, ClientError
+from headrace.client.connection import Cluster
+from headrace.client.errors import BrokerError
 from headrace.client.leases import Lease
-from headrace.client.share_groups import alter_share_group_offsets
 from headrace.core.leases import DELAY_MS_MAX, REASON_LENGTH_MAX
 from headrace.wire.leases import Disposition, Verdict
 
@@ -91,21 +88,3 @@ def test_what_cannot_be_meant_is_refused_with_the_reason(
         lease.stage(1, (said,))
     assert found.value.name == "INVALID_REQUEST"
     assert lease.commit(1).accepted == 20
-
-
-def test_a_topic_with_a_refused_partition_is_not_called_unknown(tmp_path: Path) -> None:
-    """The remedy of an unknown topic is to create it."""
-    with headrace.Broker(tmp_path, settings={"num.partitions": "2"}) as running:
-        producer = Producer({"bootstrap.servers": running.bootstrap_servers})
-        producer.produce(TOPIC, b"value", partition=1)
-        assert producer.flush(20) == 0
-    (tmp_path / f"{TOPIC}-1/recovery-point").unlink()
-    with (
-        headrace.Broker(tmp_path) as running,
-        Cluster(running.bootstrap_servers, patience=Patience(total_s=0)) as cluster,
-    ):
-        refused = f"{TOPIC}-1 is refused: {TOPIC}-1/recovery-point: the file is missing"
-        with pytest.raises(ClientError, match=refused):
-            Lease(cluster, GROUP, "nightly").open((TOPIC,), "earliest")
-        with pytest.raises(ClientError, match=refused):
-            alter_share_group_offsets(cluster, GROUP, {(TOPIC, 0): 0})

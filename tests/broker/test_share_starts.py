@@ -8,11 +8,11 @@ import pytest
 from tests.core.share_shard_rig import ShardRig
 
 import headrace
-from headrace.broker import share_starts
+from headrace.core import share_starts
 from headrace.core.errors import Refused
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import OpenLease, StartPartitions
-from headrace.core.share_group import Heartbeat, TopicView
+from headrace.core.share_group import CLOSED, Heartbeat, TopicView
 from headrace.core.share_words import ShareKey, Started
 from headrace.core.types import MemberId, MonoMs, Now, WallMs
 
@@ -37,7 +37,7 @@ def portions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             found.append(sum(isinstance(one, Started) for one in decided.events))
         return decided
 
-    monkeypatch.setattr(share_starts, "PORTION", PORTION)
+    monkeypatch.setattr(share_starts, "STARTED_AT_ONCE", PORTION)
     monkeypatch.setattr(ShareShard, "decide", counting)
     return found
 
@@ -86,11 +86,18 @@ def test_share_partitions_draw_from_the_memory_of_groups(connect: Callable[[], A
 
 
 class World(ShardRig):
+    closed: frozenset[int] = frozenset()  # partitions whose logs cannot be opened
+
     def topic(self, name: str) -> TopicView | None:
-        return TopicView(ID, (0,) * 4, (5, 6, 7, 8)) if name == "orders" else None
+        starts = [CLOSED if one in self.closed else 0 for one in range(4)]
+        ends = [CLOSED if one in self.closed else 5 + one for one in range(4)]
+        return TopicView(ID, starts, ends) if name == "orders" else None
 
 
-def test_what_a_crash_left_half_begun_goes_on_by_the_policy() -> None:
+def test_what_a_crash_left_half_begun_goes_on_by_the_policy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(share_starts, "STARTED_AT_ONCE", PORTION)
     rig = World()
     rig.ask(StartPartitions(GROUP, ((ID, 3, 8), (ID, 2, 7))))
     rig.restart()
@@ -118,3 +125,28 @@ def test_a_tick_looks_only_at_share_partitions_with_deadlines(
     rig.elapse(10)
     assert looks[0] <= 4
     assert ShareKey("other", ID, 7) in rig.shard.partitions
+
+
+@pytest.mark.parametrize("closed", [0, 2])
+def test_a_log_that_cannot_be_opened_begins_later_at_its_start(closed: int) -> None:
+    """Until then nobody writes to it; its end at that time may be behind what is written since."""
+    rig = World()
+    rig.closed = frozenset({closed})
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
+    starts = {key.partition: one.start for key, one in rig.shard.partitions.items()}
+    assert starts == {one: 5 + one for one in range(4) if one != closed}
+    rig.closed = frozenset()
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 1))
+    starts = {key.partition: one.start for key, one in rig.shard.partitions.items()}
+    assert starts == {one: 0 if one == closed else 5 + one for one in range(4)}
+
+
+def test_a_topic_begins_once_one_of_the_partitions_can_that_show_that_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of more partitions than begin at once, those are the first ones."""
+    monkeypatch.setattr(share_starts, "STARTED_AT_ONCE", PORTION)
+    rig = World()
+    rig.closed = frozenset({0, 1})
+    seen = rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
+    assert (rig.shard.partitions, seen.assignment) == ({}, frozenset())

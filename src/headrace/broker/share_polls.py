@@ -34,6 +34,7 @@ LOOK_PORTION = 200  # partitions that are looked at without a pause
 _READ_BYTES_MAX = 1 << 20
 # So many that lie apart are looked up in some 10 ms; how many are asked for is the client's choice.
 _RECORDS_MAX = 50_000
+_NOT_BEGUN = "The group has no such share-partition; subscribe to its topic first."
 
 
 @dataclass(slots=True)
@@ -231,11 +232,14 @@ class SharePoll:
             return
         key = self._key(where)
         partition, share = self._place(where)
-        if partition is None or share is None:
-            found.code = Code.UNKNOWN_TOPIC_OR_PARTITION
-            found.message = "The group has no such share-partition; subscribe to its topic first."
+        if partition is None:
+            found.code, found.message = Code.UNKNOWN_TOPIC_OR_PARTITION, _NOT_BEGUN
             return
         try:
+            if share is None:
+                _ = partition.log  # the group has not begun it while it cannot be opened
+                found.code, found.message = Code.UNKNOWN_TOPIC_OR_PARTITION, _NOT_BEGUN
+                return
             while True:
                 start = partition.start_offset
                 if share.start < start and share.next_fetch_offset() < start:

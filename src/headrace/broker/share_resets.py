@@ -50,6 +50,9 @@ async def starts_by_duration(
             partition = await services.opened(name, index)
             if partition is None:  # it was added, or deleted, a moment ago
                 break
+            if not partition.is_open:  # it is refused, and begins later
+                starts.append(0)
+                continue
             starts.append(await _start(partition, since, services.decoding_threads))
         found[name] = tuple(starts)
     return found

@@ -2,7 +2,7 @@
 
 A topic of 1,000 partitions takes 45 ms to begin in one step. No member learns of a share-partition
 before the request that began it is answered, so a group may have some of a topic's for a while;
-partition 0 comes last, by which a later request knows whether it has to go on
+the first partitions come last, by which a later request knows whether it has to go on
 (`core/share_starts.py`).
 """
 
@@ -12,13 +12,12 @@ from uuid import UUID
 
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
+from headrace.core import share_starts
 from headrace.core.catalog import Topic
 from headrace.core.errors import Refused
 from headrace.core.shard_words import OpenLease, StartPartitions
 from headrace.core.share_group import LEAVE, Heartbeat, ShareGroup
-from headrace.core.share_words import ShareKey
-
-PORTION = 100
+from headrace.core.share_starts import is_begun, may_begin
 
 
 def missing_topics(services: Services, group: str, names: Iterable[str]) -> list[tuple[Topic, int]]:
@@ -54,18 +53,22 @@ async def start_partitions(
 
     Raises: StorageFault; OSError.
     """
-    if sum(count for _, count in missing) <= PORTION:
+    portion = share_starts.STARTED_AT_ONCE
+    if sum(count for _, count in missing) <= portion:
         return
     machine = services.shares.machine(group)
     async with services.budgets.one_large():
         for topic, _ in sorted(missing, key=lambda one: one[0].name):
-            is_known = ShareKey(group, topic.id, 0) in machine.partitions
+            has_begun = is_begun(group, topic.id, topic.partitions, machine.partitions)
+            view = services.shares.topic(topic.name)
+            if view is None or not (has_begun or may_begin(view)):
+                continue
             from_start = earliest or topic.name in awaited
             since = found.get(topic.name, ()) if topic.name not in awaited else ()
-            for first in range(topic.partitions, 0, -PORTION):
-                indexes = range(first - 1, max(first - PORTION, 0) - 1, -1)
+            for first in range(topic.partitions, 0, -portion):
+                indexes = range(first - 1, max(first - portion, 0) - 1, -1)
                 starts = _starts(services, topic, indexes, since, from_start=from_start)
-                if is_known:
+                if has_begun:
                     starts = [(one, index, 0) for one, index, _ in starts]
                 reply = services.shares.shard(group).decide(StartPartitions(group, tuple(starts)))
                 if isinstance(reply, StorageFault):
@@ -81,8 +84,8 @@ def _starts(
     starts: list[tuple[UUID, int, int]] = []
     for index in indexes:
         partition = services.partitions.get(topic.id, index)
-        if partition is None:  # the topic was deleted a moment ago, or has grown
-            continue
+        if partition is None or not partition.is_open:
+            continue  # the topic was deleted a moment ago, or has grown; or the log is refused
         start = partition.start_offset if from_start else partition.high_watermark
         if from_start and index < len(found):
             start = max(start, found[index])
@@ -99,7 +102,7 @@ async def start_for_lease(services: Services, command: OpenLease) -> Refused | N
     await services.shares.open_topics(command.topics)
     if not services.catalog.topics.keys() >= set(command.topics):
         return None  # the lease is refused
-    services.shares.require_open(command.topics)
+    _require_begin(services, group, command.topics)
     missing = missing_topics(services, group, command.topics)
     if not missing:
         return None
@@ -109,6 +112,17 @@ async def start_for_lease(services: Services, command: OpenLease) -> Refused | N
             services, group, missing, awaited=frozenset(), found={}, earliest=command.earliest
         )
     return refused
+
+
+def _require_begin(services: Services, group: str, names: Iterable[str]) -> None:
+    """Check that a group has begun topics or can begin them. Raises: OSError."""
+    machine = services.shares.machine(group)
+    for name in names:
+        view, topic = services.shares.topic(name), services.catalog.topics.get(name)
+        if view is None or topic is None or may_begin(view):
+            continue
+        if not is_begun(group, view.id, view.partitions, machine.partitions):
+            services.shares.require_open([name])
 
 
 async def start_for_heartbeat(services: Services, command: Heartbeat) -> Refused | None:

@@ -44,7 +44,7 @@ from headrace.core.shard_words import (
     ReleaseMember,
 )
 from headrace.core.share_admin import Queue
-from headrace.core.share_group import Timing, TopicView
+from headrace.core.share_group import CLOSED, Timing, TopicView
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_session import (
     Continue,
@@ -79,9 +79,13 @@ Shard = ShardRuntime[Command, Event]
 
 
 class _Offsets(Sequence[int]):
-    """One offset of each partition, read when it is used: a heartbeat needs few of them."""
+    """One offset of each partition, read when it is used: a heartbeat needs few of them.
 
-    def __init__(self, partitions: Sequence[Partition]) -> None:
+    Args:
+        partitions: None for one whose log cannot be opened.
+    """
+
+    def __init__(self, partitions: Sequence[Partition | None]) -> None:
         self._partitions = partitions
 
     def __len__(self) -> int:
@@ -93,8 +97,9 @@ class _Offsets(Sequence[int]):
     def __getitem__(self, index: slice) -> Sequence[int]: ...
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
         if isinstance(index, slice):
-            return [self._offset(one) for one in self._partitions[index]]
-        return self._offset(self._partitions[index])
+            return [CLOSED if one is None else self._offset(one) for one in self._partitions[index]]
+        one = self._partitions[index]
+        return CLOSED if one is None else self._offset(one)
 
     @abstractmethod
     def _offset(self, partition: Partition) -> int:
@@ -349,7 +354,7 @@ class Shares:
         topic = self._topics.catalog.topics.get(name)
         if topic is None or topic.internal:
             return None
-        opened = self._opened.get(topic.id, ())
+        opened: Sequence[Partition | None] = self._opened.get(topic.id, ())
         if len(opened) != topic.partitions:
             opened = self._open_partitions(topic)
         return TopicView(topic.id, _Starts(opened), _Ends(opened)) if opened else None
@@ -378,21 +383,24 @@ class Shares:
                 if partition is not None:
                     _ = partition.log
 
-    def _open_partitions(self, topic: Topic) -> Sequence[Partition]:
-        """Open the first partitions, as many as there are; none if one cannot be opened."""
+    def _open_partitions(self, topic: Topic) -> Sequence[Partition | None]:
+        """Open the first partitions, as many as there are; None for one that cannot be opened."""
         opened: list[Partition] = []
+        found: list[Partition | None] = []
         for index in range(topic.partitions):
             partition = self._topics.partitions.get(topic.id, index)
             if partition is None:  # it was added a moment ago, and is served once it is open
                 break
             try:
                 _ = partition.log
-            except OSError:  # which the partition reports; ticks must go on
-                return ()
+            except OSError:  # which the partition reports; the others are served
+                found.append(None)
+                continue
             opened.append(partition)
+            found.append(partition)
         if len(opened) == topic.partitions:
             self._opened[topic.id] = opened
-        return opened
+        return found
 
     def _resolve(self, group: str) -> _Resolved:
         if self._resolved_with is not self._topics.config:

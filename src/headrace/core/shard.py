@@ -83,7 +83,7 @@ from headrace.core.share_group import (
     TopicView,
 )
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_starts import started
+from headrace.core.share_starts import is_begun, may_begin, started
 from headrace.core.share_words import (
     PORTION_RUNS,
     Acquired,
@@ -220,7 +220,7 @@ class ShareShard:
                 events += target.expired(now, self._outside.policy(target.key.group), left)
             else:
                 timing = self._outside.timing(target.name)
-                events += target.expired(now, timing, self._views(target.topics()))
+                events += target.expired(now, timing, self._views_of(target.name, target.topics()))
         return self._with_lists(events, now)
 
     def _overdue(self, now: Now) -> Iterator[ShareGroup | SharePartition]:
@@ -406,10 +406,21 @@ class ShareShard:
         found = ((name, self._outside.topic(name)) for name in sorted(names))
         return {name: view for name, view in found if view is not None}
 
+    def _views_of(self, group: str, names: Iterable[str]) -> dict[str, TopicView]:
+        """Return the topics that members of a group may be assigned."""
+        known = self.partitions_of(group)
+        return {
+            name: view
+            for name, view in self._views(names).items()
+            if not self.missing(group, view.id, view.partitions)
+            or is_begun(group, view.id, view.partitions, known)
+            or may_begin(view)
+        }
+
     def _heartbeat(self, command: Heartbeat, now: Now) -> Decided[Event] | Refused:
         group = self.groups.get(command.group) or ShareGroup(command.group)
         waited_for = group.topics()
-        views = self._views(waited_for | (command.topics or frozenset()))
+        views = self._views_of(command.group, waited_for | (command.topics or frozenset()))
         timing = self._outside.timing(command.group)
         answer = group.heartbeat(command, now, timing, views)
         if isinstance(answer, Refused):

@@ -134,9 +134,15 @@ class Seen:
     assignment: frozenset[TopicPartition] | None
 
 
+CLOSED = -1  # begin and end of a log that cannot be opened
+
+
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """What a group may know of a topic: its id and, by partition, where its log begins and ends."""
+    """What a group may know of a topic: its id and, by partition, where its log begins and ends.
+
+    Both are `CLOSED` where the log cannot be opened.
+    """
 
     id: UUID
     starts: Sequence[int]

@@ -1,0 +1,70 @@
+"""A partition that is refused leaves the others of its topic to share groups and leases."""
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, ShareConsumer
+
+import headrace
+from headrace.client.connection import Cluster, Patience
+from headrace.client.errors import ClientError
+from headrace.client.leases import Lease
+from headrace.client.share_groups import alter_share_group_offsets
+
+GROUP, TOPIC = "workers", "orders"
+
+
+def _damaged(folder: Path, *partitions: int) -> None:
+    """Let a broker refuse partitions of a topic of two, with a record in each."""
+    with headrace.Broker(folder, settings={"num.partitions": "2"}) as running:
+        producer = Producer({"bootstrap.servers": running.bootstrap_servers})
+        for partition in range(2):
+            producer.produce(TOPIC, f"{partition}", partition=partition)
+        assert producer.flush(20) == 0
+        with headrace.SyncAdmin(running.bootstrap_servers) as admin:
+            earliest = {"share.auto.offset.reset": "earliest"}
+            group = headrace.ResourceType.GROUP
+            admin.incremental_alter_configs(group, GROUP, values=earliest)
+    for partition in partitions:
+        (folder / f"{TOPIC}-{partition}/recovery-point").unlink()
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_lease_gets_the_others(tmp_path: Path, damaged: int) -> None:
+    _damaged(tmp_path, damaged)
+    with headrace.Broker(tmp_path) as running, Cluster(running.bootstrap_servers) as cluster:
+        lease = Lease(cluster, GROUP, "nightly")
+        lease.open((TOPIC,), "earliest")
+        (held,) = lease.acquire(1, 100, 0)
+        assert (held.partition, held.first, held.last) == (1 - damaged, 0, 0)
+        assert lease.acquire(2, 100, 200) == ()
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_new_share_group_gets_the_others(tmp_path: Path, damaged: int) -> None:
+    _damaged(tmp_path, damaged)
+    with headrace.Broker(tmp_path) as running:
+        servers = {"bootstrap.servers": running.bootstrap_servers}
+        consumer = ShareConsumer({**servers, "group.id": GROUP})
+        try:
+            consumer.subscribe([TOPIC])
+            records: list[bytes | None] = []
+            while not records:
+                records += [one.value() for one in consumer.poll(1) if one.error() is None]
+            assert records == [f"{1 - damaged}".encode()]
+        finally:
+            consumer.close()
+
+
+def test_a_topic_of_which_nothing_can_be_opened_is_not_called_unknown(tmp_path: Path) -> None:
+    """The remedy of an unknown topic is to create it."""
+    _damaged(tmp_path, 0, 1)
+    with (
+        headrace.Broker(tmp_path) as running,
+        Cluster(running.bootstrap_servers, patience=Patience(total_s=0)) as cluster,
+    ):
+        refused = f"{TOPIC}-0 is refused: {TOPIC}-0/recovery-point: the file is missing"
+        with pytest.raises(ClientError, match=refused):
+            Lease(cluster, GROUP, "nightly").open((TOPIC,), "earliest")
+        with pytest.raises(ClientError, match=refused):
+            alter_share_group_offsets(cluster, GROUP, {(TOPIC, 0): 0})
