@@ -133,7 +133,10 @@ class LeaseDriver:
                 self._told.opened(asked, answer.epoch, answer.committed, answer.outstanding)
 
         call = wire.OpenRequest(self.group, self.name, -1, self._topics, "earliest")
-        answer = await self._call(connection, call, wire.OpenResponse, let_out)
+        try:
+            answer = await self._call(connection, call, wire.OpenResponse, let_out)
+        finally:
+            self._auditor.renewing(asked)
         self._step(f"open: epoch {answer.epoch}, outstanding {answer.outstanding}")
         self._epoch = answer.epoch
         self._next = max((answer.committed, *answer.outstanding)) + 1
@@ -159,7 +162,11 @@ class LeaseDriver:
             self.group, self.name, epoch, number, self._rng.randint(1, 20),
             self._rng.choice((0, 100)),
         )  # fmt: skip
-        answer = await self._call(connection, call, wire.AcquireResponse, let_out)
+        try:
+            answer = await self._call(connection, call, wire.AcquireResponse, let_out)
+        finally:
+            if not fresh:
+                self._auditor.renewing(asked)
         held = _held(answer)
         self._step(f"acquire {number}: {_words(held)}")
         if held:
@@ -175,7 +182,10 @@ class LeaseDriver:
                 self._told.fenced(asked, epoch)
 
         call = wire.RenewRequest(self.group, self.name, epoch)
-        answer = await self._call(connection, call, wire.RenewResponse, let_out)
+        try:
+            answer = await self._call(connection, call, wire.RenewResponse, let_out)
+        finally:
+            self._auditor.renewing(asked)  # the setting may have changed on the way
         self._step(f"renew: {answer.held} held, {answer.lost} lost")
 
     async def _stage(self, connection: Connection, number: int) -> None:
