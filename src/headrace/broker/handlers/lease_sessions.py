@@ -17,16 +17,16 @@ _PORTION = 50  # sessions that are described without a pause
 
 
 async def handle(request: Request, services: Services) -> Answer:
-    asked = wire.ListLeaseSessionsRequest.read(Reader(request.body))
-    answer = await _listed(asked, services)
+    call = wire.ListLeaseSessionsRequest.read(Reader(request.body))
+    answer = await _listed(call, services)
     return await services.budgets.written(answer, len(answer.sessions))
 
 
 async def _listed(
-    asked: wire.ListLeaseSessionsRequest, services: Services
+    call: wire.ListLeaseSessionsRequest, services: Services
 ) -> wire.ListLeaseSessionsResponse:
     machines = [shard.machine for shard in services.shares.shards]
-    page = islice(_walk(asked, services), wire.SESSIONS_MAX + 1)
+    page = islice(_walk(call, services), wire.SESSIONS_MAX + 1)
     async with services.budgets.one_large():
         found = [
             await _session(one, services) async for one in services.budgets.portions(page, _PORTION)
@@ -34,18 +34,18 @@ async def _listed(
     faulty = await services.shares.durable(machines)
     if faulty is not None:
         return wire.ListLeaseSessionsResponse(error_code(faulty), faulty.message)
-    told, more = tuple(found[: wire.SESSIONS_MAX]), int(len(found) > wire.SESSIONS_MAX)
-    return wire.ListLeaseSessionsResponse(Code.NONE, None, told, more)
+    sessions, more = tuple(found[: wire.SESSIONS_MAX]), int(len(found) > wire.SESSIONS_MAX)
+    return wire.ListLeaseSessionsResponse(Code.NONE, None, sessions, more)
 
 
-def _walk(asked: wire.ListLeaseSessionsRequest, services: Services) -> Iterator[Lease]:
+def _walk(call: wire.ListLeaseSessionsRequest, services: Services) -> Iterator[Lease]:
     """Yield the leases of the request in order; leases may come and go between two steps."""
-    shares, after = services.shares, (asked.after_group, asked.after_session)
+    shares, after = services.shares, (call.after_group, call.after_session)
     groups = [
         name
         for shard in shares.shards
         for name in shares.machine_of(shard).with_leases()
-        if name >= asked.after_group and asked.group in ("", name)
+        if name >= call.after_group and call.group in ("", name)
     ]
     for name in ascending(groups):
         known = shares.machine(name).leases_of(name)

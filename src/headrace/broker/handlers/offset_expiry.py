@@ -20,28 +20,28 @@ from headrace.wire.primitives import Reader
 
 
 async def handle(request: Request, services: Services) -> Answer:
-    asked = DescribeOffsetExpiryRequest.read(Reader(request.body))
-    answer = await _described(asked, services)
+    call = DescribeOffsetExpiryRequest.read(Reader(request.body))
+    answer = await _described(call, services)
     return await services.budgets.written(answer, len(answer.offsets))
 
 
 async def _described(
-    asked: DescribeOffsetExpiryRequest, services: Services
+    call: DescribeOffsetExpiryRequest, services: Services
 ) -> DescribeOffsetExpiryResponse:
     groups = services.groups
     machines = [shard.machine for shard in groups.shards]
-    group, found = groups.find(asked.group), list[Expiry]()
+    group, found = groups.find(call.group), list[Expiry]()
     if group is not None:
-        retention = groups.retention_minutes(asked.group)
-        offsets = groups.offsets(asked.group).walk_behind(asked.topic, asked.partition)
+        retention = groups.retention_minutes(call.group)
+        offsets = groups.offsets(call.group).walk_behind(call.topic, call.partition)
         page = islice(walked_outlooks(group, offsets, retention), OFFSETS_MAX + 1)
         async with services.budgets.one_large():
             found = [_expiry(one) async for one in services.budgets.portions(page)]
     faulty = await groups.durable(machines)
     if faulty is not None:
         return DescribeOffsetExpiryResponse(error_code(faulty), faulty.message)
-    told, more = tuple(found[:OFFSETS_MAX]), int(len(found) > OFFSETS_MAX)
-    return DescribeOffsetExpiryResponse(Code.NONE, None, told, more)
+    shown, more = tuple(found[:OFFSETS_MAX]), int(len(found) > OFFSETS_MAX)
+    return DescribeOffsetExpiryResponse(Code.NONE, None, shown, more)
 
 
 def _expiry(one: Outlook) -> Expiry:
