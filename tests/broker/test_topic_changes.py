@@ -255,22 +255,3 @@ def test_what_the_journal_of_the_catalogue_lacks_is_in_no_checkpoint(
 
 async def _unexpected(*_: object) -> None:
     raise AssertionError("a checkpoint of a state that was dropped")
-
-
-def test_a_topic_of_which_a_log_is_damaged_is_none_for_share_groups(tmp_path: Path) -> None:
-    async def go() -> None:
-        services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
-        await services.start()
-        await services.topics.create(CreateTopic("t", uuid4(), 1, {}))
-        partition = services.partition("t", 0)
-        assert partition is not None
-        partition.append_records([batches.Record(0, 0, None, b"x")])
-        assert services.shares.topic("t") is not None
-        await services.close()
-        (tmp_path / "t-0" / f"{7:020d}.log").touch()  # a gap, as only damage leaves it
-        services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
-        await services.start()
-        assert services.shares.topic("t") is None
-        await services.close()
-
-    asyncio.run(go())
