@@ -29,10 +29,18 @@ class DecodingThreads:
         # A caller that goes away does not end a thread: its memory counts until it is done.
         return await asyncio.shield(future)
 
-    async def search(self, begin: Callable[[], times.Search]) -> times.Found:
+    async def search(self, begin: Callable[[], times.Search], *, end: int) -> times.Found:
         """Carry out a search by time, whose batches are decoded in threads.
 
         A search that meets a segment which retention or compaction removed meanwhile begins again.
+
+        Args:
+            begin: begins the search.
+            end: the high watermark before the search. Records from there on may be cut off, and
+                others written at their offsets, before the search ends.
+
+        Returns:
+            The result of the search; None where its offset is `end` or above.
 
         Raises:
             OSError: the log cannot be read, or is damaged.
@@ -40,19 +48,19 @@ class DecodingThreads:
         """
         for _ in range(_SEARCHES_MAX - 1):
             try:
-                return await self._search(begin())
+                return await self._search(begin(), end)
             except FileNotFoundError:
                 continue
-        return await self._search(begin())
+        return await self._search(begin(), end)
 
-    async def _search(self, search: times.Search) -> times.Found:
+    async def _search(self, search: times.Search, end: int) -> times.Found:
         result = None
         while True:
             try:
                 step = search.send(result)
-            except StopIteration as end:
-                found: times.Found = end.value
-                return found
+            except StopIteration as stop:
+                found: times.Found = stop.value
+                return found if found is not None and found[0] < end else None
             if step is None:
                 result = None
                 await asyncio.sleep(0)

@@ -147,8 +147,9 @@ class OffsetSeeding:
         partition = self._topics.partitions.get(topic.id, index)
         if partition is None:
             return None
+        end, begin = partition.high_watermark, partial(partition.log.search_time, WallMs(0))
         try:
-            found = await self._threads.search(partial(partition.log.search_time, WallMs(0)))
+            found = await self._threads.search(begin, end=end)
         except CorruptBatch:
             log.warning(
                 "%s: a batch that a producer damaged hides when the partition began; groups that"
@@ -156,7 +157,7 @@ class OffsetSeeding:
                 partition.name,
             )
             return None
-        return found[1] if found is not None and found[0] < partition.high_watermark else None
+        return found[1] if found is not None else None
 
     def _extents(
         self,

@@ -86,13 +86,10 @@ async def _find(partition: Partition, timestamp: int, threads: DecodingThreads) 
         return partition.high_watermark, -1
     if timestamp in {_EARLIEST, _EARLIEST_LOCAL}:
         return partition.start_offset, -1
+    found, end = None, partition.high_watermark
     if timestamp == _MAX_TIMESTAMP:
-        found = await threads.search(partition.log.search_max_time)
-    elif timestamp < 0:
-        found = None
-    else:
+        found = await threads.search(partition.log.search_max_time, end=end)
+    elif timestamp >= 0:
         begin = partial(partition.log.search_time, WallMs(timestamp))
-        found = await threads.search(begin)
-    if found is None or found[0] >= partition.high_watermark:
-        return -1, -1
-    return found
+        found = await threads.search(begin, end=end)
+    return (-1, -1) if found is None else found
