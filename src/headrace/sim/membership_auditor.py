@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from headrace.sim.facts import Place
 
 _LATE_US = 2_000_000  # that the broker may remove a member later than its session ends
+_UNCERTAIN_US = 1_000_000  # that the broker may take a stall for longer than it is: its last timer
 
 _Key = tuple[str, str]  # group and member
 
@@ -63,12 +64,18 @@ class MembershipAuditor:
         """Forget every member and session: the broker died, or rebuilt its state."""
         self._members.clear()
 
-    def stalled(self, duration_us: int) -> None:
-        """Extend every session by a time in which the broker does not run."""
+    def stalled(self, duration_us: int, *, extends: bool) -> None:
+        """Extend every session by a time in which the broker does not run.
+
+        Args:
+            duration_us: how long the broker does not run.
+            extends: whether the broker must extend sessions; it may also after a shorter stall.
+        """
         for one in self._members.values():
-            one.present_until_us += duration_us
+            if extends:
+                one.present_until_us += duration_us
             if one.response_us is not None:
-                one.response_us += duration_us
+                one.response_us += duration_us + _UNCERTAIN_US
 
     def sending(self, group: str, member: str) -> int | None:
         """Note that a heartbeat is sent.

@@ -608,8 +608,11 @@ class World:
     def _stall(self, duration_us: int) -> None:
         if self.process is None or not self.process.is_up:
             self.offsets.lost_sessions()
-        elif duration_us > _STALL_US:
-            for auditor in (self.auditor, self.offsets, self.statics, self.memberships):
+            return
+        extends = duration_us > _STALL_US
+        self.memberships.stalled(duration_us, extends=extends)
+        if extends:
+            for auditor in (self.auditor, self.offsets, self.statics):
                 auditor.stalled(duration_us)
 
     def set_clock(self, step_ms: int) -> None:
