@@ -76,6 +76,23 @@ def test_patience_ends_and_says_so_meanwhile(broker: Any, caplog: pytest.LogCapt
     assert "s more" in caplog.text
 
 
+def test_a_broker_that_refuses_for_long_is_not_called_silent(
+    broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = {"name": "t", "error_code": 14, "error_message": "busy", "configs": None}
+    broker.answers[19] = lambda body: bytes(encode_response(19, 5, {"topics": [topic]}))
+    patience = Patience(total_s=3, first_s=0.01, most_s=0.1)  # the warning comes after one second
+    with (
+        Cluster(broker.address, patience=patience) as cluster,
+        caplog.at_level(logging.WARNING),
+        pytest.raises(Unreachable, match=r"gave up after 3 s .*COORDINATOR_LOAD_IN_PROGRESS"),
+    ):
+        create_topic(cluster, "t", 1)
+    (line,) = (one.message for one in caplog.records)
+    assert "only errors from 127" in line
+    assert "busy" in line
+
+
 def test_the_next_bootstrap_server_is_asked(broker: Any) -> None:
     with Cluster(f"127.0.0.1:1,{broker.address}") as cluster:
         assert cluster.partitions("t") == (0,)

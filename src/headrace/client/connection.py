@@ -267,8 +267,9 @@ class Cluster:
                 if now >= warn_at and contact_s is None:
                     warn_at = now + patience.warn_every_s
                     LOG.warning(
-                        "%s: no answer from %s for %.0f s (%s); trying for %.0f s more",
+                        "%s: %s from %s for %.0f s (%s); trying for %.0f s more",
                         what,
+                        "only errors" if isinstance(error, BrokerError) else "no answer",
                         self.bootstrap_servers,
                         now - began,
                         error,
