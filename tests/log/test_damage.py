@@ -32,6 +32,7 @@ from headrace.wire.checksums import crc32c
 
 FOLDER = "orders-0"
 POINT = f"{FOLDER}/recovery-point"
+LAST_OFFSET_DELTA_AT = 23
 REMEDY = "run `headrace check`, then `headrace repair` or restore a backup"
 Account = list[tuple[int, int, bytes | None]]
 
@@ -894,3 +895,21 @@ def test_what_a_failed_sync_has_cut_off_is_no_damage() -> None:
     assert len(log.read(0, 1000).headers) == 1
     log.resume()
     assert log.end_offset == 2
+
+
+@pytest.mark.parametrize("number", [0, 4, 9])
+@pytest.mark.parametrize("delta", [0, -1])
+def test_a_damaged_number_of_offsets_hides_no_record(number: int, delta: int) -> None:
+    """Readers never receive the batch, so that only the broker can verify its checksum."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    for each in range(10):
+        append(log, each)
+    position = sum(one.size for one in batches.headers(log.read_bytes(0, 10_000))[:number])
+    at = position + LAST_OFFSET_DELTA_AT
+    disk.overwrite(last_log(disk), delta.to_bytes(4, "big", signed=True), at)
+    offset = 2 * number + 1
+    with pytest.raises(DamagedBlockError, match=last_log(disk)):
+        log.read_bytes(offset, 700)
+    with pytest.raises(DamagedBlockError, match=last_log(disk)):
+        log.read(offset, 700, end=log.end_offset)

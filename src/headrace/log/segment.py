@@ -156,7 +156,7 @@ class Segment:
             if self._unverified is not None:
                 self.require_intact(position, position + HEADER_BYTES)
             header = self.header_at(position)
-            if header.base_offset <= last or header.last_offset >= self.end_offset:
+            if not last < header.base_offset <= header.last_offset < self.end_offset:
                 raise CorruptBatch(f"offset {header.base_offset} after {last}")
             yield position, header
             position, last = position + header.size, header.last_offset
@@ -231,18 +231,29 @@ class Segment:
     def _find_from(
         self, start: int, offset: int, *, trusted: bool
     ) -> tuple[int, BatchHeader] | None:
-        end = start
+        end, before = start, None
         for position, header in self.walk(start):
             if not trusted and position == start:
                 expected = self.index.offset_at(start)
                 if header.last_offset != expected:
                     raise CorruptBatch(f"{header.last_offset} stands at {start}, not {expected}")
             if header.last_offset >= offset:
+                if before is not None and header.base_offset > offset:
+                    self._require_checksum(*before)
                 return position, header
-            end = position + header.size
+            end, before = position + header.size, (position, header)
         if end > self.size:
             raise CorruptBatch(f"a batch goes to byte {end}, {self.size} are there")
+        if before is not None and offset < self.end_offset:
+            self._require_checksum(*before)
         return None
+
+    def _require_checksum(self, position: int, header: BatchHeader) -> None:
+        """Verify a batch before an offset that no batch holds: its own last offset may be damaged.
+
+        Raises: CorruptBatch.
+        """
+        batches.verify(self.file.pread(header.size, position), 0, header)
 
     def _is_entry(self, position: int) -> bool:
         """Return whether the index is right about the batch at a position that it has."""
