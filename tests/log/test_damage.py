@@ -32,7 +32,7 @@ from headrace.wire.checksums import crc32c
 
 FOLDER = "orders-0"
 POINT = f"{FOLDER}/recovery-point"
-LAST_OFFSET_DELTA_AT = 23
+LEADER_EPOCH_AT, LAST_OFFSET_DELTA_AT = 12, 23
 REMEDY = "run `headrace check`, then `headrace repair` or restore a backup"
 Account = list[tuple[int, int, bytes | None]]
 
@@ -913,3 +913,14 @@ def test_a_damaged_number_of_offsets_hides_no_record(number: int, delta: int) ->
         log.read_bytes(offset, 700)
     with pytest.raises(DamagedBlockError, match=last_log(disk)):
         log.read(offset, 700, end=log.end_offset)
+
+
+def test_a_damaged_leader_epoch_in_a_sealed_segment_is_refused_without_its_checksums() -> None:
+    """A power cut may take checksums that were written when the segment was sealed."""
+    disk = closed()
+    name, *_ = sorted(name for name in disk.list(FOLDER) if name.endswith(".log"))
+    for suffix in (".checksums", ".index", ".timeindex"):
+        disk.remove(f"{FOLDER}/{name.removesuffix('.log')}{suffix}")
+    flip(disk, f"{FOLDER}/{name}", LEADER_EPOCH_AT + 2)
+    with pytest.raises(CorruptFileError, match="leader epoch 256 at offset 0"):
+        opened(disk, clean=True)

@@ -371,17 +371,15 @@ class Segment:
 
     def take_whole(self, size: int) -> None:
         """Verify and count every batch of a file of `size` bytes. Raises: CorruptBatch."""
-        for _ in self.check(size):
-            pass
+        for header in self.check(size):
+            self._require_epoch(header)
 
     def take_staged(self) -> None:
         """As `take_whole`, of a file that waits for its place; offsets and sizes are verified, too.
 
         Raises: CorruptBatch; OSError.
         """
-        size = self._disk.size(self.file_path)
-        for header in self.check(size):
-            self._require_epoch(header)
+        self.take_whole(self._disk.size(self.file_path))
         written = checksums.load(self._disk, self.file_path)
         if written is None or (written.summary.size, written.summary.last_crc) != (
             self.size, self._last[1],
