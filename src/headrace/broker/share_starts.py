@@ -65,8 +65,9 @@ async def start_partitions(
                 continue
             from_start = earliest or topic.name in awaited
             since = found.get(topic.name, ()) if topic.name not in awaited else ()
-            for first in range(topic.partitions, 0, -portion):
-                indexes = range(first - 1, max(first - portion, 0) - 1, -1)
+            count = topic.partitions
+            for first in range((count - 1) // portion * portion, -1, -portion):
+                indexes = range(first, min(first + portion, count))
                 starts = _starts(services, topic, indexes, since, from_start=from_start)
                 if has_begun:
                     starts = [(one, index, 0) for one, index, _ in starts]
