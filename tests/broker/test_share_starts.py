@@ -92,7 +92,8 @@ class World(ShardRig):
     def topic(self, name: str) -> TopicView | None:
         starts = [CLOSED if one in self.closed else 0 for one in range(self.count)]
         ends = [CLOSED if one in self.closed else 5 + one for one in range(self.count)]
-        return TopicView(ID, starts, ends) if name == "orders" else None
+        closed = sorted(self.closed)
+        return TopicView(ID, starts, ends, closed) if name == "orders" else None
 
 
 def test_what_a_crash_left_half_begun_goes_on_by_the_policy(
@@ -140,6 +141,38 @@ def test_a_log_that_cannot_be_opened_begins_later_at_its_start(closed: int) -> N
     rig.ask(Heartbeat(GROUP, MemberId("m"), 1))
     starts = {key.partition: one.start for key, one in rig.shard.partitions.items()}
     assert starts == {one: 0 if one == closed else 5 + one for one in range(4)}
+
+
+@pytest.mark.parametrize("closed", [{0}, {1, 3}, {0, 1, 2, 3}])
+def test_a_heartbeat_begins_nothing_of_logs_that_cannot_be_opened(
+    closed: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group has not begun those for as long as they are refused, and looks at no others."""
+    rig = World()
+    rig.closed = frozenset(closed)
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
+    looks: list[int] = []
+
+    def started(*given: Any, **how: Any) -> list[Started]:
+        looks.extend(view.partitions for view in given[2])
+        return share_starts.started(*given, **how)
+
+    monkeypatch.setattr("headrace.core.shard.started", started)
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 1))
+    assert looks == []
+    rig.count += 1
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 1))
+    assert ShareKey(GROUP, ID, 4) in rig.shard.partitions
+    assert looks == [5]
+
+
+def test_a_group_that_had_begun_a_refused_partition_begins_what_is_added() -> None:
+    rig = World()
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
+    rig.restart()
+    rig.closed, rig.count = frozenset({0}), 5
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
+    assert rig.shard.partitions[ShareKey(GROUP, ID, 4)].start == 0
 
 
 def test_a_topic_begins_once_one_of_the_partitions_can_that_show_that_it_has(

@@ -21,14 +21,19 @@ from headrace.core.share_starts import is_begun, may_begin
 
 
 def missing_topics(services: Services, group: str, names: Iterable[str]) -> list[tuple[Topic, int]]:
-    """Return the topics with partitions that a group has not begun, and how many."""
+    """Return the topics with partitions that a group has not begun and can begin, and how many.
+
+    Call `Shares.open_topics` before.
+    """
     machine, topics = services.shares.machine(group), services.catalog.topics
     return [
         (topic, count)
         for name in dict.fromkeys(names)
-        if (topic := topics.get(name)) is not None and not topic.internal
-        and (count := machine.missing(group, topic.id, topic.partitions)) > 0
-    ]  # fmt: skip
+        if (topic := topics.get(name)) is not None
+        and machine.missing(group, topic.id, topic.partitions) > 0
+        and (view := services.shares.topic(name)) is not None
+        and (count := machine.startable(group, view)) > 0
+    ]
 
 
 async def start_partitions(

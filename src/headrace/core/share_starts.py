@@ -41,6 +41,11 @@ def is_begun(group: str, topic_id: UUID, partitions: int, known: Collection[Shar
     return any(key in known for key in keys)
 
 
+def not_begun(group: str, known: Collection[ShareKey], view: TopicView) -> int:
+    """Return how many closed partitions of a topic a group has not begun: it cannot begin them."""
+    return sum([ShareKey(group, view.id, number) not in known for number in view.closed])
+
+
 def may_begin(view: TopicView) -> bool:
     """Return whether a group can begin a topic: nothing else would show that it has."""
     return any(view.ends[number] != CLOSED for number in _first_portion(view.partitions))
