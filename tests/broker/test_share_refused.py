@@ -1,15 +1,23 @@
 """A partition that is refused leaves the others of its topic to share groups and leases."""
 
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer, ShareConsumer
 
 import headrace
+from headrace.broker.share_starts import start_for_heartbeat
 from headrace.client.connection import Cluster, Patience
 from headrace.client.errors import ClientError
 from headrace.client.leases import Lease
 from headrace.client.share_groups import alter_share_group_offsets
+from headrace.core.catalog import CreateTopic
+from headrace.core.share_group import Heartbeat
+from headrace.core.types import MemberId
+from headrace.log.memory_disk import MemoryDisk
+
+from .inside_rig import Inside, play
 
 GROUP, TOPIC = "workers", "orders"
 
@@ -68,3 +76,26 @@ def test_a_topic_of_which_nothing_can_be_opened_is_not_called_unknown(tmp_path: 
             Lease(cluster, GROUP, "nightly").open((TOPIC,), "earliest")
         with pytest.raises(ClientError, match=refused):
             alter_share_group_offsets(cluster, GROUP, {(TOPIC, 0): 0})
+
+
+def test_heartbeats_take_no_memory_for_partitions_that_are_refused() -> None:
+    """Else members of a group are refused, and lost, while groups take all the memory there is."""
+    disk, topic_id = MemoryDisk(), uuid4()
+
+    async def create(inside: Inside) -> None:
+        await inside.services.topics.create(CreateTopic(TOPIC, topic_id, 4, {}))
+
+    async def beat(inside: Inside) -> None:
+        shares, memory = inside.services.shares, inside.services.group_memory
+        for epoch in range(3):
+            command = Heartbeat(GROUP, MemberId("m"), min(epoch, 1), frozenset({TOPIC}))
+            before = memory.bytes
+            assert await start_for_heartbeat(inside.services, command) is None
+            await shares.ask(GROUP, command)
+            assert (memory.bytes > before) == (epoch == 0)
+        assert [one.partition for one in shares.machine(GROUP).partitions] == [0]
+
+    play(lambda: Inside(disk), create)
+    for partition in range(1, 4):
+        disk.remove(f"{TOPIC}-{partition}/recovery-point")
+    play(lambda: Inside(disk), beat)

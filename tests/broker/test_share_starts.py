@@ -53,7 +53,7 @@ def test_a_large_topic_is_begun_in_portions(
     configure(wire, share_auto_offset_reset=reset)
     one = Sharer(wire, topic.topic_id)
     assert one.assigned() == list(range(PARTITIONS))
-    assert portions == [2, 2, 2, 1, 0]
+    assert portions == [1, 2, 2, 2, 0]
     ends = {n: 1 + n for n in range(PARTITIONS)}
     latest = {n: (end, 0) for n, end in ends.items()}
     assert started(wire) == (latest if reset == "latest" else {n: (0, e) for n, e in ends.items()})
@@ -73,7 +73,7 @@ def test_a_lease_begins_a_large_topic_in_portions(
     produce(wire, 3, partition=4)
     with Cluster(broker.bootstrap_servers) as cluster:
         Lease(cluster, GROUP, "session").open(("orders",), start="latest")
-    assert portions == [2, 2, 2, 1, 0]
+    assert portions == [1, 2, 2, 2, 0]
     assert started(wire)[4] == (3, 0)
 
 
@@ -87,11 +87,13 @@ def test_share_partitions_draw_from_the_memory_of_groups(connect: Callable[[], A
 
 class World(ShardRig):
     closed: frozenset[int] = frozenset()  # partitions whose logs cannot be opened
+    count = 4
 
     def topic(self, name: str) -> TopicView | None:
-        starts = [CLOSED if one in self.closed else 0 for one in range(4)]
-        ends = [CLOSED if one in self.closed else 5 + one for one in range(4)]
-        return TopicView(ID, starts, ends) if name == "orders" else None
+        starts = [CLOSED if one in self.closed else 0 for one in range(self.count)]
+        ends = [CLOSED if one in self.closed else 5 + one for one in range(self.count)]
+        closed = sorted(self.closed)
+        return TopicView(ID, starts, ends, closed) if name == "orders" else None
 
 
 def test_what_a_crash_left_half_begun_goes_on_by_the_policy(
@@ -141,6 +143,38 @@ def test_a_log_that_cannot_be_opened_begins_later_at_its_start(closed: int) -> N
     assert starts == {one: 0 if one == closed else 5 + one for one in range(4)}
 
 
+@pytest.mark.parametrize("closed", [{0}, {1, 3}, {0, 1, 2, 3}])
+def test_a_heartbeat_begins_nothing_of_logs_that_cannot_be_opened(
+    closed: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group has not begun those for as long as they are refused, and looks at no others."""
+    rig = World()
+    rig.closed = frozenset(closed)
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
+    looks: list[int] = []
+
+    def started(*given: Any, **how: Any) -> list[Started]:
+        looks.extend(view.partitions for view in given[2])
+        return share_starts.started(*given, **how)
+
+    monkeypatch.setattr("headrace.core.shard.started", started)
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 1))
+    assert looks == []
+    rig.count += 1
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 1))
+    assert ShareKey(GROUP, ID, 4) in rig.shard.partitions
+    assert looks == [5]
+
+
+def test_a_group_that_had_begun_a_refused_partition_begins_what_is_added() -> None:
+    rig = World()
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
+    rig.restart()
+    rig.closed, rig.count = frozenset({0}), 5
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
+    assert rig.shard.partitions[ShareKey(GROUP, ID, 4)].start == 0
+
+
 def test_a_topic_begins_once_one_of_the_partitions_can_that_show_that_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -150,3 +184,47 @@ def test_a_topic_begins_once_one_of_the_partitions_can_that_show_that_it_has(
     rig.closed = frozenset({0, 1})
     seen = rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
     assert (rig.shard.partitions, seen.assignment) == ({}, frozenset())
+
+
+def test_a_topic_that_grows_stays_begun_where_a_log_cannot_be_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More partitions begin in further portions, which must not show what the group has begun."""
+    monkeypatch.setattr(share_starts, "STARTED_AT_ONCE", PORTION)
+    rig = World()
+    rig.count, rig.closed = PORTION, frozenset({0})
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
+    rig.count += 1
+    seen = rig.ask(Heartbeat(GROUP, MemberId("m"), 1))
+    assert {one.partition for one in seen.assignment} == {0, 1, 2}
+    rig.closed = frozenset()
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 2))
+    assert {key.partition: one.start for key, one in rig.shard.partitions.items()} == {
+        0: 0, 1: 6, 2: 0,
+    }  # fmt: skip
+
+
+def test_what_a_crash_left_half_begun_goes_on_by_the_policy_in_a_topic_that_grew(
+    connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What begins first is no sign that the group has begun a topic of any size."""
+    monkeypatch.setattr(share_starts, "STARTED_AT_ONCE", PORTION)
+    wire = connect()
+    topic = wire.create("orders", num_partitions=PORTION + 1)
+    begun: list[tuple[int, ...]] = []
+    decide = ShareShard.decide
+
+    def noting(self: ShareShard, command: Any, now: Now) -> Any:
+        if isinstance(command, StartPartitions):
+            begun.append(tuple(index for _, index, _ in command.starts))
+        return decide(self, command, now)
+
+    monkeypatch.setattr(ShareShard, "decide", noting)
+    Sharer(wire, topic.topic_id).assigned()
+    rig = World()
+    rig.count = PORTION + 1
+    rig.ask(StartPartitions(GROUP, tuple((ID, one, 5 + one) for one in begun[0])))
+    rig.restart()
+    rig.count = 2 * PORTION
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
+    assert [rig.shard.partitions[ShareKey(GROUP, ID, n)].start for n in range(4)] == [5, 6, 7, 8]

@@ -21,14 +21,19 @@ from headrace.core.share_starts import is_begun, may_begin
 
 
 def missing_topics(services: Services, group: str, names: Iterable[str]) -> list[tuple[Topic, int]]:
-    """Return the topics with partitions that a group has not begun, and how many."""
+    """Return the topics with partitions that a group has not begun and can begin, and how many.
+
+    Call `Shares.open_topics` before.
+    """
     machine, topics = services.shares.machine(group), services.catalog.topics
     return [
         (topic, count)
         for name in dict.fromkeys(names)
-        if (topic := topics.get(name)) is not None and not topic.internal
-        and (count := machine.missing(group, topic.id, topic.partitions)) > 0
-    ]  # fmt: skip
+        if (topic := topics.get(name)) is not None
+        and machine.missing(group, topic.id, topic.partitions) > 0
+        and (view := services.shares.topic(name)) is not None
+        and (count := machine.startable(group, view)) > 0
+    ]
 
 
 async def start_partitions(
@@ -65,8 +70,9 @@ async def start_partitions(
                 continue
             from_start = earliest or topic.name in awaited
             since = found.get(topic.name, ()) if topic.name not in awaited else ()
-            for first in range(topic.partitions, 0, -portion):
-                indexes = range(first - 1, max(first - portion, 0) - 1, -1)
+            count = topic.partitions
+            for first in range((count - 1) // portion * portion, -1, -portion):
+                indexes = range(first, min(first + portion, count))
                 starts = _starts(services, topic, indexes, since, from_start=from_start)
                 if has_begun:
                     starts = [(one, index, 0) for one, index, _ in starts]

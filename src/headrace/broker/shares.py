@@ -117,6 +117,14 @@ class _Ends(_Offsets):
 
 
 @dataclass(frozen=True, slots=True)
+class _Logs:
+    """The logs of a topic: None for one that cannot be opened, whose number is in `closed`."""
+
+    partitions: Sequence[Partition | None] = ()
+    closed: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class _Resolved:
     """A group's settings in the forms that decisions want."""
 
@@ -145,7 +153,7 @@ class Shares:
         self._turns = turns
         self.archived_log = ArchivedLog(clock, topics)
         self._resolved: dict[str, _Resolved] = {}
-        self._opened: dict[UUID, Sequence[Partition]] = {}  # topics, all of them open
+        self._opened: dict[UUID, _Logs] = {}  # topics whose logs are all open, or refused
         self._resolved_with = config
         self._defaults = self._resolved_from({})
 
@@ -354,10 +362,12 @@ class Shares:
         topic = self._topics.catalog.topics.get(name)
         if topic is None or topic.internal:
             return None
-        opened: Sequence[Partition | None] = self._opened.get(topic.id, ())
-        if len(opened) != topic.partitions:
-            opened = self._open_partitions(topic)
-        return TopicView(topic.id, _Starts(opened), _Ends(opened)) if opened else None
+        logs = self._opened.get(topic.id, _Logs())
+        if len(logs.partitions) != topic.partitions:
+            logs = self._open_partitions(topic)
+        if not logs.partitions:
+            return None
+        return TopicView(topic.id, _Starts(logs.partitions), _Ends(logs.partitions), logs.closed)
 
     async def open_topics(self, names: Iterable[str]) -> None:
         """Open the logs of topics before a command that looks at all of their partitions.
@@ -365,7 +375,7 @@ class Shares:
         One of them after the other, in threads: `topic` would open all in one step.
         """
         found = filter(None, map(self._topics.catalog.topics.get, names))
-        closed = [one for one in found if len(self._opened.get(one.id, ())) != one.partitions]
+        closed = [one for one in found if not self._is_known(one)]
         for topic in sorted(closed, key=lambda one: one.name):  # a set has an order of its process
             for index in range(0 if topic.internal else topic.partitions):
                 await self._topics.partitions.opened(topic.id, index)
@@ -376,17 +386,22 @@ class Shares:
         Raises: OSError of the first log that cannot be opened.
         """
         for topic in filter(None, map(self._topics.catalog.topics.get, names)):
-            if len(self._opened.get(topic.id, ())) == topic.partitions:
+            if self._is_known(topic) and not self._opened[topic.id].closed:
                 continue
             for index in range(0 if topic.internal else topic.partitions):
                 partition = self._topics.partitions.get(topic.id, index)
                 if partition is not None:
                     _ = partition.log
 
-    def _open_partitions(self, topic: Topic) -> Sequence[Partition | None]:
+    def _is_known(self, topic: Topic) -> bool:
+        """Return whether each log of a topic is open, or refused until the next start."""
+        return len(self._opened.get(topic.id, _Logs()).partitions) == topic.partitions
+
+    def _open_partitions(self, topic: Topic) -> _Logs:
         """Open the first partitions, as many as there are; None for one that cannot be opened."""
-        opened: list[Partition] = []
         found: list[Partition | None] = []
+        closed: list[int] = []
+        is_lasting = True
         for index in range(topic.partitions):
             partition = self._topics.partitions.get(topic.id, index)
             if partition is None:  # it was added a moment ago, and is served once it is open
@@ -394,13 +409,15 @@ class Shares:
             try:
                 _ = partition.log
             except OSError:  # which the partition reports; the others are served
+                closed.append(index)
                 found.append(None)
+                is_lasting = is_lasting and partition.refused is not None
                 continue
-            opened.append(partition)
             found.append(partition)
-        if len(opened) == topic.partitions:
-            self._opened[topic.id] = opened
-        return found
+        logs = _Logs(found, closed)
+        if is_lasting and len(found) == topic.partitions:
+            self._opened[topic.id] = logs
+        return logs
 
     def _resolve(self, group: str) -> _Resolved:
         if self._resolved_with is not self._topics.config:

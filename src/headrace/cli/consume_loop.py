@@ -9,12 +9,14 @@ alone is read by assignment, without a group; topics that have it are looked for
 import re
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
+    OFFSET_END,
     OFFSET_STORED,
     KafkaError,
     KafkaException,
@@ -25,15 +27,14 @@ from confluent_kafka import (
 from headrace.cli.consume_format import Format
 from headrace.cli.decoders import Undecodable
 from headrace.cli.ending import Trouble, stopping, tell
+from headrace.cli.readable import UNREADABLE, require_readable
 from headrace.client.admin import log_end
 from headrace.client.connection import Cluster, Patience
 from headrace.client.consumer import Consumer
 from headrace.client.errors import BrokerError, ClientError
-from headrace.client.fetch import fetch
 from headrace.client.log_ends import ends_of
 from headrace.client.positions import EARLIEST, checked, offsets_at
 from headrace.client.topics import describe_topics
-from headrace.wire.error_codes import ErrorCode
 
 _POLL_S = 0.2
 _BATCH_MAX = 500
@@ -45,6 +46,7 @@ _OTHER_TYPE = (
     "group {} is of another type, or its members assign partitions in other ways; a share group is "
     "read with --share-group"
 )
+_EARLIEST = frozenset({"earliest", "smallest", "beginning"})  # as librdkafka reads a reset policy
 _YES = frozenset({"true", "t", "1"})  # as librdkafka reads a switch
 
 Place = tuple[str, int]
@@ -138,7 +140,7 @@ class Reading:
                 if self._take():
                     self._idle_since = time.monotonic()
                 elif self._has_been_idle():
-                    self._require_readable(once)
+                    require_readable(once, self._unread())
                     return
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -243,30 +245,27 @@ class Reading:
             limit_s = max(limit_s, _JOIN_S_MAX)
         return time.monotonic() - self._idle_since >= limit_s
 
-    def _require_readable(self, cluster: Cluster) -> None:
-        """Check partitions that were not read to their ends; librdkafka repeats a failed fetch.
-
-        Raises: Trouble for partitions whose files the broker cannot read.
-        """
-        unreadable: list[str] = []
+    def _unread(self) -> Iterator[tuple[str, int, int]]:
+        """Yield topic, partition and position of what was not read to its end, as is known."""
         for one in self._consumer.assignment():
-            place = (one.topic, one.partition)
             _, end = self._consumer.get_watermark_offsets(one, cached=True)  # negative: unknown
-            offset = self._next.get(place, max(end, 0))
-            if 0 <= end <= offset:
-                continue
-            try:
-                fetch(cluster, *place, offset, bytes_max=1, final=[ErrorCode.kafka_storage_error])
-            except BrokerError as error:
-                if error.code == ErrorCode.kafka_storage_error:
-                    unreadable.append(f"{one.topic}-{one.partition} from offset {offset} on")
-            except ClientError:
-                return
-        if unreadable:
-            raise Trouble(
-                f"the broker cannot read {', '.join(unreadable)} (KAFKA_STORAGE_ERROR); its log "
-                "names the file and the remedy"
-            )
+            offset = self._next.get((one.topic, one.partition), end)
+            if offset < 0:  # no fetch has succeeded
+                yield one.topic, one.partition, self._beginning(one)
+            elif end < 0 or offset < end:
+                yield one.topic, one.partition, offset
+
+    def _beginning(self, one: TopicPartition) -> int:
+        """Return where reading of a partition began: an offset, OFFSET_BEGINNING or OFFSET_END."""
+        begin = self._begins.get((one.topic, one.partition), OFFSET_BEGINNING)
+        if not self._subscribes or self._wanted.is_alone:
+            return begin
+        with suppress(KafkaException):
+            (committed,) = self._consumer.committed([one], timeout=_COMMITTED_S)
+            if committed.offset >= 0:
+                return committed.offset
+        reset = str(self._settings.get("auto.offset.reset", "")).lower()
+        return OFFSET_BEGINNING if reset in _EARLIEST else OFFSET_END
 
     def _look(self, cluster: Cluster, *, at_start: bool = False) -> None:
         """Find partitions that are wanted and were not there before. Raises: as `Cluster`."""
@@ -302,7 +301,12 @@ class Reading:
         if not self._wanted.is_alone and self._subscribes:
             return OFFSET_STORED
         # Asked now, so that what is produced from here on is read, however long a fetch takes.
-        return log_end(cluster, topic, partition)
+        try:
+            return log_end(cluster, topic, partition, final=UNREADABLE)
+        except BrokerError as error:
+            if error.code not in UNREADABLE:
+                raise
+            return OFFSET_END  # nothing is written there until the broker can read it
 
     def _look_again(self, once: Cluster) -> None:
         try:

@@ -6,23 +6,28 @@ released. Source: org.apache.kafka.tools.consumer.ConsoleShareConsumer (4.3).
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from confluent_kafka import OFFSET_END
 
 from headrace.cli.consume_format import Format, shared
 from headrace.cli.decoders import Undecodable
 from headrace.cli.ending import Trouble, stopping, tell
-from headrace.client.connection import Cluster
-from headrace.client.errors import BrokerError
+from headrace.cli.readable import require_readable
+from headrace.client.connection import Cluster, Patience
+from headrace.client.errors import BrokerError, ClientError
 from headrace.client.share_consumer.sync import SyncShareConsumer, SyncShareRecord
 from headrace.client.share_consumer.words import ShareStats
+from headrace.client.share_groups import list_readable_share_group_offsets
 from headrace.client.topics import describe_topics
 from headrace.wire.error_codes import ErrorCode
 
 _BATCH_MAX = 500
 _POLL_S = 0.2
 _JOIN_S_MAX = 30.0
+_LOOK_S = 5.0
 _NUMBERS = {
     "fetch.max.bytes": "fetch_max_bytes",
     "fetch.max.wait.ms": "fetch_max_wait_ms",
@@ -88,12 +93,12 @@ class SharedReading:
         with stopping(self._stop):
             try:
                 self._consumer.start()
-                self._loop(is_there)
+                self._loop(cluster, is_there=is_there)
                 self._consumer.commit()
             finally:
                 self._close()
 
-    def _loop(self, is_there: bool) -> None:
+    def _loop(self, cluster: Cluster, *, is_there: bool) -> None:
         wanted = self._wanted
         began = idle_since = time.monotonic()
         has_joined = not is_there
@@ -113,6 +118,12 @@ class SharedReading:
                 idle_since = time.monotonic()
             elif wanted.idle_ms_max is not None and now - idle_since >= wanted.idle_ms_max / 1000:
                 self._require_connection()
+                with Cluster(
+                    cluster.bootstrap_servers,
+                    patience=Patience(total_s=0),
+                    request_timeout_s=_LOOK_S,
+                ) as once:
+                    require_readable(once, self._unread(once))
                 return
 
     def _require_connection(self) -> None:
@@ -122,6 +133,19 @@ class SharedReading:
                 f"the brokers of {self._wanted.topic} do not answer: there may be more records; "
                 "try again when they do"
             )
+
+    def _unread(self, cluster: Cluster) -> Iterator[tuple[str, int, int]]:
+        """Yield topic, partition and position of what the group may not have finished."""
+        places = sorted(self._consumer.assignment)
+        try:
+            group = self._wanted.group
+            offsets, _ = list_readable_share_group_offsets(cluster, group, places)
+        except ClientError:  # then it is not known what is left
+            return
+        for place in places:
+            known = offsets.get(place)
+            # The group has not begun a partition without an offset, or the broker cannot read it.
+            yield *place, OFFSET_END if known is None else known.start
 
     def _show(self, records: list[SyncShareRecord]) -> None:
         """Write these, and only then say what becomes of them."""

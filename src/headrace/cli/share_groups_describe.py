@@ -20,7 +20,7 @@ from headrace.client.share_groups import (
     ShareGroupDescription,
     ShareOffset,
     describe_share_groups,
-    list_share_group_offsets,
+    list_readable_share_group_offsets,
     list_share_groups,
 )
 from headrace.wire.error_codes import ErrorCode
@@ -70,7 +70,9 @@ def describe(cluster: Cluster, asked: Asked) -> None:
         elif asked.state is not None:
             _show_state(one, asked)
         else:
-            _show_offsets(one, list_share_group_offsets(cluster, name), asked)
+            offsets, errors = list_readable_share_group_offsets(cluster, name)
+            _show_offsets(one, offsets, asked)
+            troubles += map(str, errors.values())
     end_with(COMMAND, troubles)
 
 

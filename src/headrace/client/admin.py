@@ -4,6 +4,7 @@ Topics and settings have modules of their own; what programs need most of them i
 Source: ListOffsets.
 """
 
+from collections.abc import Collection
 from enum import IntEnum
 
 from headrace.client.configs import set_group_configs
@@ -31,8 +32,15 @@ def log_ends(cluster: Cluster, topic: str, which: LogEnd = LogEnd.LATEST) -> dic
     }
 
 
-def log_end(cluster: Cluster, topic: str, partition: int, which: LogEnd = LogEnd.LATEST) -> int:
-    """As `log_ends`, of one partition."""
+def log_end(
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    which: LogEnd = LogEnd.LATEST,
+    *,
+    final: Collection[int] = (),
+) -> int:
+    """As `log_ends`, of one partition. `final` as in `Cluster.retrying`."""
     what = f"asking for an end of {topic}-{partition}"
     asked = {"partition_index": partition, "timestamp": int(which)}
     request = {"replica_id": -1, "topics": [{"name": topic, "partitions": [asked]}]}
@@ -48,4 +56,4 @@ def log_end(cluster: Cluster, topic: str, partition: int, which: LogEnd = LogEnd
         check(found.error_code, what)
         return int(found.offset)
 
-    return cluster.retrying(what, attempt)
+    return cluster.retrying(what, attempt, final=final)

@@ -15,6 +15,7 @@ from headrace.client.groups import GroupListing, assigned, delete_groups, list_g
 from headrace.client.names import several
 from headrace.client.nodes import Node, at_coordinator, at_coordinators
 from headrace.client.offsets import Spec, TopicPartition, by_topic, offsets_at
+from headrace.wire.error_codes import ErrorCode
 
 _DESCRIBE, _DESCRIBE_VERSION = 77, 1
 _DESCRIBE_OFFSETS, _DESCRIBE_OFFSETS_VERSIONS = 90, range(2)
@@ -107,6 +108,26 @@ def list_share_group_offsets(
     not exist, which is no error.
     Raises: `BrokerError` 24, 29, 30; `Unsupported` on Kafka before 4.1; otherwise as `Cluster`.
     """
+    return _listed(cluster, group, partitions, None)
+
+
+def list_readable_share_group_offsets(
+    cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None = None
+) -> tuple[dict[TopicPartition, ShareOffset | None], dict[TopicPartition, BrokerError]]:
+    """As `list_share_group_offsets`, also where the broker cannot read some of the partitions.
+
+    Returns: offsets, with None for what the broker cannot read, and why it cannot.
+    """
+    errors: dict[TopicPartition, BrokerError] = {}
+    return _listed(cluster, group, partitions, errors), errors
+
+
+def _listed(
+    cluster: Cluster,
+    group: str,
+    partitions: Iterable[TopicPartition] | None,
+    errors: dict[TopicPartition, BrokerError] | None,
+) -> dict[TopicPartition, ShareOffset | None]:
     what = f"listing offsets of share group {group!r}"
     asked = None if partitions is None else by_topic(partitions)
     topics = (
@@ -126,9 +147,15 @@ def list_share_group_offsets(
             check(one.error_code, what, one.error_message)
             for topic in one.topics:
                 for part in topic.partitions:
-                    place = f"{what} in {topic.topic_name}-{part.partition_index}"
-                    check(part.error_code, place, part.error_message)
-                    found[topic.topic_name, int(part.partition_index)] = _offset(part)
+                    place = topic.topic_name, int(part.partition_index)
+                    where = f"{what} in {topic.topic_name}-{part.partition_index}"
+                    try:
+                        check(part.error_code, where, part.error_message)
+                    except BrokerError as error:
+                        if errors is None or error.code != ErrorCode.kafka_storage_error:
+                            raise
+                        errors[place] = error
+                    found[place] = _offset(part)
         return dict(sorted(found.items()))
 
     return {} if topics == [] else at_coordinator(cluster, group, what, asking)

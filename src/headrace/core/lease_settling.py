@@ -53,7 +53,7 @@ from headrace.core.shard_words import (
 )
 from headrace.core.share_group import TopicView
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_starts import started
+from headrace.core.share_starts import not_begun, started
 from headrace.core.share_words import (
     Acquire,
     Acquired,
@@ -119,8 +119,8 @@ def acquired(
         ranges_left -= sum(len(event.spans) for event in events if isinstance(event, Acquired))
         taken += events
         partitions_left -= bool(events)
-    is_missing = len(mine) < sum(view.partitions for view in views.values())
-    starts = started(group, partitions, views.values(), earliest=True) if is_missing else []
+    most = sum(one.partitions - not_begun(group, partitions, one) for one in views.values())
+    starts = started(group, partitions, views.values(), earliest=True) if len(mine) < most else []
     found = (
         Held(event.key, Span(first, last), event.deliveries)
         for event in taken

@@ -83,7 +83,7 @@ from headrace.core.share_group import (
     TopicView,
 )
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_starts import is_begun, may_begin, started
+from headrace.core.share_starts import is_begun, may_begin, not_begun, started
 from headrace.core.share_words import (
     PORTION_RUNS,
     Acquired,
@@ -147,6 +147,11 @@ class ShareShard:
     def missing(self, group: str, topic_id: UUID, partitions: int) -> int:
         """Return how many of a topic's partitions are not share-partitions of a group."""
         return partitions - self._of_topic.get(topic_id, _NO_GROUPS)[group]
+
+    def startable(self, group: str, view: TopicView) -> int:
+        """Return how many of a topic's partitions a group has not begun, and can begin now."""
+        missing = self.missing(group, view.id, view.partitions)
+        return missing - not_begun(group, self.partitions, view) if missing else 0
 
     def queue(self, group: str) -> Queue:
         """All that there is of a group."""
@@ -426,11 +431,7 @@ class ShareShard:
         if isinstance(answer, Refused):
             return answer
         events, seen = answer
-        views = {
-            name: view
-            for name, view in views.items()
-            if self.missing(command.group, view.id, view.partitions)
-        }
+        views = {name: view for name, view in views.items() if self.startable(command.group, view)}
         # A topic that was subscribed to before it existed is read from its first record: "latest"
         # is where it was when the subscription was added, and it was nowhere.
         appeared = [view for name, view in views.items() if name in waited_for]

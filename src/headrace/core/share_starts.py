@@ -41,11 +41,16 @@ def is_begun(group: str, topic_id: UUID, partitions: int, known: Collection[Shar
     return any(key in known for key in keys)
 
 
+def not_begun(group: str, known: Collection[ShareKey], view: TopicView) -> int:
+    """Return how many closed partitions of a topic a group has not begun: it cannot begin them."""
+    return sum([ShareKey(group, view.id, number) not in known for number in view.closed])
+
+
 def may_begin(view: TopicView) -> bool:
     """Return whether a group can begin a topic: nothing else would show that it has."""
     return any(view.ends[number] != CLOSED for number in _first_portion(view.partitions))
 
 
 def _first_portion(partitions: int) -> range:
-    """Return the partitions that begin last, in one command."""
-    return range((partitions - 1) % STARTED_AT_ONCE + 1 if partitions else 0)
+    """Return the partitions that begin last, in one command; added ones change none of them."""
+    return range(min(partitions, STARTED_AT_ONCE))

@@ -1,0 +1,107 @@
+"""Commands about a topic of which the broker cannot read a part: the rest is shown, and code 1."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+import headrace
+
+from .conftest import Command
+
+TOPIC, GROUP = "t", "g"
+SETTINGS = {"num.partitions": "2", "log.segment.bytes": "1024"}  # of one batch
+PADDING = bytes(900)  # a key
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Callable[[Callable[[Path], None]], headrace.Broker]:
+    """Starts a broker on a folder that was damaged: two partitions with records 0 and 1."""
+
+    def started(damage: Callable[[Path], None]) -> headrace.Broker:
+        with headrace.Broker(tmp_path, settings=SETTINGS) as running:
+            servers = {"bootstrap.servers": running.bootstrap_servers}
+            producer = confluent_kafka.Producer(servers)
+            for number in range(2):
+                for partition in range(2):
+                    producer.produce(TOPIC, f"{partition}{number}", PADDING, partition)
+                assert producer.flush(10) == 0
+            with headrace.SyncAdmin(running.bootstrap_servers) as admin:
+                earliest = {"share.auto.offset.reset": "earliest"}
+                group = headrace.ResourceType.GROUP
+                admin.incremental_alter_configs(group, GROUP, values=earliest)
+                admin.alter_share_group_offsets(GROUP, {(TOPIC, 0): 0, (TOPIC, 1): 1})
+        damage(tmp_path)
+        return headrace.Broker(tmp_path)
+
+    return started
+
+
+def _refused(folder: Path) -> None:
+    (folder / f"{TOPIC}-1/recovery-point").unlink()
+
+
+def _first_batch(folder: Path) -> None:
+    segment = folder / f"{TOPIC}-1/{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[65] ^= 1
+    segment.write_bytes(data)
+
+
+Damaged = Callable[[Callable[[Path], None]], headrace.Broker]
+
+
+@pytest.mark.parametrize("group", [GROUP, "new"])
+def test_a_share_group_is_not_at_the_end_of_what_cannot_be_read(
+    offline: Command, damaged: Damaged, group: str
+) -> None:
+    with damaged(_refused) as running:
+        ended = offline(
+            "consume", "--topic", TOPIC, "--share-group", group, "--timeout-ms", "1000",
+            "--bootstrap-server", running.bootstrap_servers,
+        )  # fmt: skip
+    assert (ended.code, ended.text) == (1, "00\n01\n" if group == GROUP else "")
+    assert "headrace consume: the broker cannot read t-1 from offset 0 on" in ended.err
+
+
+def test_a_reader_from_the_end_gets_the_other_partitions(
+    offline: Command, damaged: Damaged
+) -> None:
+    with damaged(_refused) as running:
+        ended = offline(
+            "consume", "--topic", TOPIC, "--timeout-ms", "500",
+            "--bootstrap-server", running.bootstrap_servers,
+        )  # fmt: skip
+    assert ended.code == 1
+    assert "Processed a total of 0 messages" in ended.err
+    assert "headrace consume: the broker cannot read t-1 from offset 0 on" in ended.err
+    assert "trying for" not in ended.err
+
+
+@pytest.mark.parametrize("offset", ["2", "latest"])
+def test_damage_before_the_offset_that_is_read_from_is_none(
+    offline: Command, damaged: Damaged, offset: str
+) -> None:
+    """Fetches at the end of a log wait longer than the command, which knows no end until then."""
+    with damaged(_first_batch) as running:
+        ended = offline(
+            "consume", "--topic", TOPIC, "--partition", "1", "--offset", offset,
+            "--timeout-ms", "100", "--bootstrap-server", running.bootstrap_servers,
+        )  # fmt: skip
+    assert ended.code == 0, ended.err
+
+
+def test_a_share_group_is_described_without_what_cannot_be_read(
+    offline: Command, damaged: Damaged
+) -> None:
+    with damaged(_refused) as running:
+        ended = offline(
+            "share-groups", "--describe", "--group", GROUP,
+            "--bootstrap-server", running.bootstrap_servers,
+        )  # fmt: skip
+    rows = [line.split() for line in ended.text.splitlines() if line.startswith(GROUP)]
+    assert rows == [[GROUP, TOPIC, "0", "0", "2"], [GROUP, TOPIC, "1", "-", "-"]]
+    assert ended.code == 1
+    assert "t-1 is refused: t-1/recovery-point: the file is missing" in ended.err
+    assert "trying for" not in ended.err
