@@ -29,6 +29,7 @@ from headrace.log.api import CorruptFileError, CorruptLog, NewerFormatError
 from headrace.log.checkpoints import CLEAN_MARK
 from headrace.log.manifest import Manifest
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.log.recovery_point import read_claim
 from headrace.sim.disk import FaultyDisk
 from headrace.wire import batches
 from headrace.wire.batches import Record
@@ -228,8 +229,7 @@ def test_a_journal_without_its_recovery_point_is_refused(name: str, clean: bool)
 
 
 def contents(disk: MemoryDisk) -> dict[str, bytes]:
-    names = [name for name in disk.list("") if not disk.list(name)]
-    return {name: disk.read(name) for name in names}
+    return dict(all_files(disk))
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -363,6 +363,25 @@ def test_a_refused_topic_can_be_deleted_and_created_again() -> None:
 # ---- damaged small files
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_flipped_bit_of_the_catalogue_removes_no_topic(clean: bool) -> None:
+    """A start that cut the catalogue there renamed the folders of the topics that it lost."""
+    disk = filled(clean=clean)
+    path = f"__cluster_metadata-0/{0:020d}.log"
+    point, good = "__cluster_metadata-0/recovery-point", disk.read(path)
+    end = len(good) if clean else read_claim(disk, "__cluster_metadata-0")[1].size
+    assert end > len(good) // 2
+    for at in range(0, end, 11):
+        disk.write(path, flipped(good, at, at % 8))
+        before = contents(disk)
+        with pytest.raises(CorruptLog, match=f"^{path} at byte .*headrace repair"):
+            start_of(disk)
+        before[point] = disk.read(point)  # written again, as the refusal rests on it
+        assert contents(disk) == before
+    disk.write(path, good)
+    assert start_of(disk) == []
+
+
 @pytest.mark.parametrize(
     "path",
     [MANIFEST, "meta.properties", "log-start-offset-checkpoint", "orders-0/partition.metadata"],
@@ -412,6 +431,18 @@ def test_files_of_a_newer_release_are_refused_untouched() -> None:
         )
         assert disk.read(path) == newer
         disk.write(path, good)
+
+
+def test_a_manifest_of_a_newer_release_is_refused_untouched() -> None:
+    disk = filled()
+    text = small_files.read_file(disk, MANIFEST).text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small_files, "FORMAT", 9)
+        disk.write(MANIFEST, small_files.sealed(MANIFEST, text))
+    before = contents(disk)
+    with pytest.raises(NewerFormatError, match=f"^{MANIFEST}: format version 9 was written by a n"):
+        start_of(disk)
+    assert contents(disk) == before
 
 
 @pytest.mark.parametrize("path", JOURNALS)
