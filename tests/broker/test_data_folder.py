@@ -27,6 +27,7 @@ from headrace.core.errors import Refused, Why
 from headrace.log import partition_metadata, small_files
 from headrace.log.api import CorruptFileError, CorruptLog, NewerFormatError
 from headrace.log.checkpoints import CLEAN_MARK
+from headrace.log.clock_checkpoint import FILE as CLOCK
 from headrace.log.manifest import Manifest
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.log.recovery_point import read_claim
@@ -459,6 +460,41 @@ def test_records_of_a_newer_release_stop_the_start_with_one_line(path: str) -> N
     with pytest.raises(JournalDamaged, match=r"version 77 .*; upgrade Headrace") as refusal:
         start_of(disk)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_record_of_a_newer_catalogue_stops_the_start_untouched() -> None:
+    disk = filled()
+
+    async def go() -> None:
+        async with Life(disk) as life:
+            data = bytearray(batches.build([Record(0, 0, None, b"\1\x63\0new")]))
+            life.services.topics.journal_log.append(data, batches.headers(data))
+
+    run(go)
+    before = contents(disk)
+    with pytest.raises(JournalDamaged, match=r"record type 99 .*; upgrade Headrace") as refusal:
+        start_of(disk)
+    assert "\n" not in str(refusal.value)
+    assert contents(disk) == before
+
+
+def test_a_mark_of_a_newer_release_is_refused_and_a_newer_time_is_ignored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = filled()
+    for path in (CLEAN_MARK, CLOCK):
+        text = small_files.read_file(disk, path).text
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(small_files, "FORMAT", 9)
+            disk.write(path, small_files.sealed(path, text))
+        if path == CLEAN_MARK:
+            before = contents(disk)
+            with pytest.raises(NewerFormatError, match=f"^{CLEAN_MARK}: format version 9"):
+                start_of(disk)
+            assert contents(disk) == before
+            disk.remove(CLEAN_MARK)
+    assert start_of(disk) == []
+    assert f"{CLOCK}: ignored: {CLOCK}: format version 9 was written by a newer" in caplog.text
 
 
 @pytest.mark.parametrize("path", JOURNALS)
