@@ -132,6 +132,15 @@ def test_an_operator_is_warned_that_everybody_may_do_anything(
         assert f"connect to broker.example.com:{port} (advertised.listeners)" in lines[0]
 
 
+def test_the_metrics_port_is_not_reached_from_other_machines_by_default() -> None:
+    settings = {"headrace.metrics.port": 0, "advertised.host": "localhost"}
+    with headrace.Broker(host="0.0.0.0", settings=settings) as broker:
+        assert broker.metrics_port is not None
+        socket.create_connection(("127.0.0.1", broker.metrics_port), TIMEOUT).close()
+        with pytest.raises(ConnectionRefusedError):  # another address of the same machine
+            socket.create_connection(("127.0.0.2", broker.metrics_port), TIMEOUT)
+
+
 def test_a_metrics_port_in_use_is_named_with_its_option(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = {"headrace.metrics.port": taken.getsockname()[1]}

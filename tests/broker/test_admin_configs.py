@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.broker import dynamic_config
 from headrace.wire import batches
 
 TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
@@ -313,6 +314,20 @@ def test_a_brokers_settings_count_at_once_and_outlive_a_restart(
         assert produce(wire, b"x" * 600) == 10
         assert alter(wire, BROKER, "1", ("message.max.bytes", DELETE, None)) == 0
         assert produce(wire, b"x" * 200) == 10
+
+
+def test_a_limit_of_connections_that_locks_out_is_ignored_at_a_start(
+    tmp_path: Path, connecting: Connecting, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Releases before the lowest value was checked stored any."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamic_config, "FLOORS", {})
+        with headrace.Broker(tmp_path) as broker, connecting(broker) as open_:
+            assert alter(open_(), BROKER, "1", ("max.connections", SET, "1")) == 0
+    reserved = {"headrace.max.connections.reserved": 0}
+    with headrace.Broker(tmp_path, settings=reserved) as broker, connecting(broker) as open_:
+        assert [open_().call(18, 0).error_code for _ in range(3)] == [0] * 3
+    assert "max.connections=1" in caplog.text
 
 
 def produce(wire: Any, value: bytes) -> int:

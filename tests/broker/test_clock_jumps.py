@@ -235,6 +235,18 @@ def test_what_is_due_by_elapsed_time_goes_during_a_jump() -> None:
     play(scene, headrace_clock_hold_ms=str(30 * DAY))
 
 
+@pytest.mark.parametrize(("hours", "is_held"), [(30 * 24, False), (30 * 24 + 1, True)])
+def test_how_far_times_may_differ_is_a_setting(hours: int, is_held: bool) -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.fill()
+        broker.clock.set_wall(hours * HOUR)
+        await broker.sweep()
+        assert (broker.services.clock.disagreement_ms > 0) is is_held
+        assert broker.counts == (WHOLE if is_held else (51, 1, 0))
+
+    play(scene, headrace_clock_jump_max_ms=str(30 * DAY))
+
+
 def test_a_time_that_holds_is_trusted(caplog: pytest.LogCaptureFixture) -> None:
     async def scene(broker: Broker) -> None:
         await broker.fill()

@@ -27,8 +27,10 @@ from headrace.core.errors import Refused, Why
 from headrace.log import partition_metadata, small_files
 from headrace.log.api import CorruptFileError, CorruptLog, NewerFormatError
 from headrace.log.checkpoints import CLEAN_MARK
+from headrace.log.clock_checkpoint import FILE as CLOCK
 from headrace.log.manifest import Manifest
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.log.recovery_point import read_claim
 from headrace.sim.disk import FaultyDisk
 from headrace.wire import batches
 from headrace.wire.batches import Record
@@ -228,8 +230,7 @@ def test_a_journal_without_its_recovery_point_is_refused(name: str, clean: bool)
 
 
 def contents(disk: MemoryDisk) -> dict[str, bytes]:
-    names = [name for name in disk.list("") if not disk.list(name)]
-    return {name: disk.read(name) for name in names}
+    return dict(all_files(disk))
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -363,6 +364,25 @@ def test_a_refused_topic_can_be_deleted_and_created_again() -> None:
 # ---- damaged small files
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_flipped_bit_of_the_catalogue_removes_no_topic(clean: bool) -> None:
+    """A start that cut the catalogue there renamed the folders of the topics that it lost."""
+    disk = filled(clean=clean)
+    path = f"__cluster_metadata-0/{0:020d}.log"
+    point, good = "__cluster_metadata-0/recovery-point", disk.read(path)
+    end = len(good) if clean else read_claim(disk, "__cluster_metadata-0")[1].size
+    assert end > len(good) // 2
+    for at in range(0, end, 11):
+        disk.write(path, flipped(good, at, at % 8))
+        before = contents(disk)
+        with pytest.raises(CorruptLog, match=f"^{path} at byte .*headrace repair"):
+            start_of(disk)
+        before[point] = disk.read(point)  # written again, as the refusal rests on it
+        assert contents(disk) == before
+    disk.write(path, good)
+    assert start_of(disk) == []
+
+
 @pytest.mark.parametrize(
     "path",
     [MANIFEST, "meta.properties", "log-start-offset-checkpoint", "orders-0/partition.metadata"],
@@ -414,6 +434,18 @@ def test_files_of_a_newer_release_are_refused_untouched() -> None:
         disk.write(path, good)
 
 
+def test_a_manifest_of_a_newer_release_is_refused_untouched() -> None:
+    disk = filled()
+    text = small_files.read_file(disk, MANIFEST).text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small_files, "FORMAT", 9)
+        disk.write(MANIFEST, small_files.sealed(MANIFEST, text))
+    before = contents(disk)
+    with pytest.raises(NewerFormatError, match=f"^{MANIFEST}: format version 9 was written by a n"):
+        start_of(disk)
+    assert contents(disk) == before
+
+
 @pytest.mark.parametrize("path", JOURNALS)
 def test_records_of_a_newer_release_stop_the_start_with_one_line(path: str) -> None:
     disk = MemoryDisk()
@@ -428,6 +460,41 @@ def test_records_of_a_newer_release_stop_the_start_with_one_line(path: str) -> N
     with pytest.raises(JournalDamaged, match=r"version 77 .*; upgrade Headrace") as refusal:
         start_of(disk)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_record_of_a_newer_catalogue_stops_the_start_untouched() -> None:
+    disk = filled()
+
+    async def go() -> None:
+        async with Life(disk) as life:
+            data = bytearray(batches.build([Record(0, 0, None, b"\1\x63\0new")]))
+            life.services.topics.journal_log.append(data, batches.headers(data))
+
+    run(go)
+    before = contents(disk)
+    with pytest.raises(JournalDamaged, match=r"record type 99 .*; upgrade Headrace") as refusal:
+        start_of(disk)
+    assert "\n" not in str(refusal.value)
+    assert contents(disk) == before
+
+
+def test_a_mark_of_a_newer_release_is_refused_and_a_newer_time_is_ignored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = filled()
+    for path in (CLEAN_MARK, CLOCK):
+        text = small_files.read_file(disk, path).text
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(small_files, "FORMAT", 9)
+            disk.write(path, small_files.sealed(path, text))
+        if path == CLEAN_MARK:
+            before = contents(disk)
+            with pytest.raises(NewerFormatError, match=f"^{CLEAN_MARK}: format version 9"):
+                start_of(disk)
+            assert contents(disk) == before
+            disk.remove(CLEAN_MARK)
+    assert start_of(disk) == []
+    assert f"{CLOCK}: ignored: {CLOCK}: format version 9 was written by a newer" in caplog.text
 
 
 @pytest.mark.parametrize("path", JOURNALS)

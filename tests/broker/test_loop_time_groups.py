@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from headrace.broker.config import Config
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.group_words import NOBODY, Commit, Offset
 
-from .loop_rig import Client, LoopRig
+from .loop_rig import TRIES, Client, LoopRig, framed
 from .test_loop_time import ELEMENTS, SECONDS_MAX, WIDE, beat, created, scaled
 
 _JOINS = 10
@@ -46,6 +47,27 @@ def test_members_that_subscribe_to_unknown_topics_cost_no_other_member(rig: Loop
             member = beat(group_id="wishes", member_id=f"m{number}", subscribed_topic_names=topics)
             answer = await Client(rig.server).call(68, 1, **member)
             assert answer.error_code == 0, answer
+
+    rig.require_short(join, SECONDS_MAX)
+
+
+@pytest.mark.parametrize(
+    "regex",
+    ["(.*a.*)*" * 1000, "(.{1,30}){1,30}z", ".*a.{100}b.*c"],
+    ids=["8 kB", "large program", "slow"],
+)
+def test_a_costly_pattern_is_matched_in_short_steps(rig: LoopRig, regex: str) -> None:
+    """B7: a pattern of 8 kB over 2,000 topics held the loop for three seconds."""
+    rng = Random(1)
+    names = {"".join(rng.choices("ab", k=200)): None for _ in range(2000)}
+    regexes = [{"subscribed_topic_regex": regex + "x" * n} for n in range(TRIES)]
+    group = {"group_id": "patterns", "subscribed_topic_names": []}
+    requests = iter([framed(68, 1, beat(**group, **one)) for one in regexes])
+
+    async def join() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rig.services.topics.catalog, "topics", names)
+            assert await Client(rig.server).ask(next(requests))
 
     rig.require_short(join, SECONDS_MAX)
 

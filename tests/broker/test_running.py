@@ -1,5 +1,6 @@
 """A broker as a whole: embedded, from the command line, twice on one folder, and after a crash."""
 
+import contextlib
 import errno
 import os
 import re
@@ -16,6 +17,8 @@ import pytest
 import headrace
 from headrace.broker.config import ConfigError
 from headrace.broker.services import StartError
+from headrace.client.connection import Cluster
+from headrace.client.topics import create_topic
 from headrace.log.os_disk import OsFile
 
 TIMEOUT = 60
@@ -98,6 +101,30 @@ def test_serve_tells_in_one_line_what_is_wrong(
     assert (process.returncode, out) == (1, "")
     assert told in error
     assert re.fullmatch(r"headrace: .+\n", error)
+
+
+def test_connections_that_would_use_up_all_files_are_refused_with_a_line(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", sys.executable, "-m", "headrace", "serve",
+         "--port", "0", "--data-dir", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    with process, contextlib.ExitStack() as opened:
+        told = re.search(r"listening on (\S+):(\d+),", process.stdout.readline())
+        assert told
+        address = (told[1], int(told[2]))
+        for _ in range(400):
+            opened.enter_context(socket.create_connection(address, TIMEOUT))
+        last = opened.enter_context(socket.create_connection(address, TIMEOUT))
+        assert last.recv(1) == b"", "it is closed"
+        opened.close()
+        with Cluster(f"{told[1]}:{told[2]}") as cluster:
+            create_topic(cluster, "orders", 20)  # there are files left for logs
+        process.terminate()
+        _, logged = process.communicate(timeout=TIMEOUT)
+    assert re.search(r"refusing \S+: \d+ files are open, .*\(ulimit -n\)", logged)
+    assert "Traceback" not in logged
 
 
 def test_a_folder_in_use_and_a_port_in_use(tmp_path: Path) -> None:

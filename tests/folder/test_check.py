@@ -218,6 +218,20 @@ def test_each_finding_is_one_line_with_file_position_consequence_and_remedy(
     )
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".checksums", ".snapshot"])
+def test_a_damaged_file_that_a_start_rebuilds_is_a_warning(
+    suffix: str, stopped: Folder, write: Write
+) -> None:
+    path = next(
+        path for path, content in sorted(stopped.files.items())
+        if path.startswith("orders-0/") and path.endswith(suffix) and content
+    )  # fmt: skip
+    content = bytearray(stopped.files[path])
+    content[len(content) // 2] ^= 1
+    (finding,) = checked(write({**stopped.files, path: bytes(content)})).findings
+    assert (finding.grade, finding.path) == (Grade.WARNING, path)
+
+
 def test_damage_in_the_last_segment_after_an_orderly_stop_is_an_error(
     large_stopped: Folder, write: Write
 ) -> None:

@@ -1,6 +1,7 @@
 """Data folders that earlier releases wrote open, and hold what clients could read then."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from tests.campaign.data import SETTINGS
 from tests.campaign.life import Life, recorded, run
 from tests.golden import data_folders
 
+import headrace
 from headrace.folder.check import check
 from headrace.log.manifest import NAME, Manifest
 from headrace.log.os_disk import OsDisk
 
+NEWEST_SEAL = re.compile(rb"#headrace format=(\d+)")
 _NEXT_ID = "next producer id "
 
 
@@ -38,6 +41,15 @@ def test_there_is_one_of_each_format() -> None:
         for number in (0, 1, 2)
         for sort in ("killed", "stopped")
     ]
+
+
+def test_the_newest_is_of_the_format_that_this_release_writes(tmp_path: Path) -> None:
+    *_, name = data_folders.names()
+    with headrace.Broker(tmp_path):
+        pass
+    written = NEWEST_SEAL.findall((tmp_path / NAME).read_bytes())
+    assert written == NEWEST_SEAL.findall(data_folders.files_of(name)[NAME])
+    assert written == [name.split("-")[3].encode()]
 
 
 def test_nothing_is_lost_and_the_folder_is_upgraded(
