@@ -308,8 +308,10 @@ def test_a_brokers_settings_count_at_once_and_outlive_a_restart(
         assert produce(wire, b"x" * 200) == 0
         assert alter(wire, BROKER, "1", ("max.connections", SET, "1")) == 42  # would lock out
         assert alter(wire, BROKER, "1", ("max.connections", SET, "100")) == 0
+        assert alter(wire, BROKER, "1", ("my.plugin.key", SET, "y")) == 0
     with headrace.Broker(tmp_path) as broker, connecting(broker) as open_:
         wire = open_()
+        assert described(wire, BROKER, "1")["my.plugin.key"].config_source == OF_BROKER
         assert produce(wire, b"x" * 200) == 0
         assert produce(wire, b"x" * 600) == 10
         assert alter(wire, BROKER, "1", ("message.max.bytes", DELETE, None)) == 0

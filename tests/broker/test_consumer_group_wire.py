@@ -368,6 +368,17 @@ def test_a_group_has_a_pace_of_its_own(paced: Any) -> None:
     assert member.beat(2, group_id="h").error_code == 0
 
 
+def test_the_assignment_interval_of_a_group_delays_its_next_assignment(
+    client: Any, member: Member, orders: UUID
+) -> None:
+    """`consumer.assignment.interval.ms`; that of the broker is 0."""
+    assert orders
+    assert set_group(client, "g", "consumer.assignment.interval.ms", "15000") == 0
+    for group, epoch in (("g", 2), ("h", 3)):
+        assert member.join(group_id=group).member_epoch == 2
+        assert member.join(group_id=group, member_id="n").member_epoch == epoch
+
+
 def until_empty(client: Any, group: str) -> None:
     for _ in range(10_000):  # each is a request to the broker
         if (group, "consumer", "Empty", "consumer") in client.listed():

@@ -1,13 +1,15 @@
 """The damage campaign over folders of brokers that stopped in order, and the judge itself."""
 
 from itertools import combinations
+from random import Random
 
 import pytest
 from tests.campaign import account
 from tests.campaign.campaign import SORTS, judges
-from tests.campaign.damage import Damage, exchanged, kind_of
+from tests.campaign.damage import Damage, draw, exchanged, kind_of
+from tests.campaign.data import build
 from tests.campaign.judge import REFUSED_PARTITION, TORN, observe
-from tests.campaign.parts import check_part, parts
+from tests.campaign.parts import CASES, PARTS, check_part, parts
 
 # Every kind of file that a data folder has.
 KINDS = {
@@ -35,6 +37,19 @@ def test_no_damage_changes_anything_silently(part: int) -> None:
 def test_the_folders_have_every_kind_of_file() -> None:
     found = {kind_of(path) for folder, _ in judges(SORTS[:1]) for path in folder.files}
     assert found >= KINDS
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_each_part_draws_every_kind_of_file_and_of_damage(part: int) -> None:
+    durability, is_clean = SORTS[part % len(SORTS)]
+    folder = build(durability=durability, clean=is_clean, seed=part, is_interrupted=True)
+    rng, kinds, damages = Random(part), set[str](), set[str]()
+    for _ in range(CASES // PARTS):
+        damage = draw(folder.files, rng)
+        kinds.add(kind_of(damage.path))
+        damages.add(damage.text.partition(": ")[2].split()[0])
+    assert kinds >= {kind_of(path) for path in folder.files}
+    assert damages >= {"flip", "truncate", "zero", "delete", "empty", "append", "swap", "overwrite"}
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])

@@ -96,6 +96,9 @@ ROWS: list[tuple[int | None, str, bool, int | None]] = [
     (ABOVE, "safe_latest", False, END),
     (ABOVE, "earliest", True, END),
     (ABOVE, "safe_latest", True, END),
+    (None, "earliest_on_start", True, START),
+    (None, "latest_on_start", True, END),
+    (None, "safe_latest", True, END),
 ]
 ENDS = {0: RECORDS, 1: 3}  # the last offsets of a topic that grew
 _NUMBERS = count()

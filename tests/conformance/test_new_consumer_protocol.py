@@ -3,12 +3,13 @@
 `JavaConsumerGroups.java` makes every check in one JVM; each is a test here.
 """
 
+import logging
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,33 @@ def test_members_share_partitions_and_take_over(broker: headrace.Broker) -> None
     with member(bootstrap) as last:
         until(lambda: len(last.owned) == 4, last)
         assert {int(value) for value in last.values} <= set(range(52, 56))
+
+
+@pytest.mark.parametrize(("before", "after"), [("classic", "consumer"), ("consumer", "classic")])
+def test_members_change_their_protocol_one_by_one(
+    broker: headrace.Broker, before: str, after: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`Member.poll` raises each error that librdkafka returns, also of the member that waits."""
+    caplog.set_level(logging.INFO, "headrace.broker")
+    bootstrap = broker.bootstrap_servers
+    produce(bootstrap, "orders", 8)
+    with ExitStack() as closing:
+        first = closing.enter_context(member(bootstrap, group_protocol=before))
+        until(lambda: len(first.values) == 8, first)
+        first.consumer.commit(asynchronous=False)
+        with member(bootstrap, group_protocol=after) as second:
+            waits = "this member joins when they have left"
+            until(lambda: waits in caplog.text, first, second)
+            produce(bootstrap, "orders", 4, first=8)
+            until(lambda: len(first.values) == 12, first, second)
+            first.consumer.commit(asynchronous=False)
+            assert second.owned == []
+            closing.close()
+            until(lambda: len(second.owned) == PARTITIONS, second)
+            produce(bootstrap, "orders", 4, first=12)
+            until(lambda: len(second.values) >= 4, second)
+            assert sorted(map(int, second.values)) == list(range(12, 16))
+            assert not first.lost | second.lost
 
 
 def test_a_pattern_follows_topics_that_come_and_go(broker: headrace.Broker) -> None:

@@ -48,3 +48,5 @@ def test_the_account_closes_though_the_broker_is_killed(
 
     assert outcome.figures.redelivered / len(flown) == pytest.approx(OUTAGE_PERCENT / 100, rel=0.3)
     assert plan.chart.stat().st_size > 10_000
+    folders = {one.parent for one in plan.parquet.rglob("*.parquet")}
+    assert {one.parent.name.partition("=")[0] for one in folders} == {"session"}

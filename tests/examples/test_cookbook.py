@@ -1,5 +1,6 @@
 """The five programs of the cookbook, on the first week of flights, against pandas."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -69,7 +70,16 @@ def rejected(flights: Any, group: str) -> int:
 
 
 def read(table: Path) -> pd.DataFrame:
-    return pd.concat([pd.read_parquet(one) for one in sorted(table.rglob("*.parquet"))])
+    return pd.concat([pd.read_parquet(one) for one in files(table, "*.parquet")])
+
+
+def files(table: Path, pattern: str) -> list[Path]:
+    """Return the files of a table, each in a folder of its checkpoint and batch."""
+    found = sorted(table.rglob(pattern))
+    for file in found:
+        folders = file.relative_to(table).as_posix()
+        assert re.match(r"session=[-0-9a-f]{36}/batch=\d+/", folders), folders
+    return found
 
 
 def test_dedupe(run: Any, flights: Any) -> None:
@@ -143,7 +153,7 @@ def test_multi_sink(run: Any, flights: Any) -> None:
     late = flown[flown.dep_delay >= multi_sink.LATE_MINUTES]
     assert len(read(out / "flights")) == len(flown)
     lines: Counter[str] = Counter()
-    for file in (out / "late").rglob("*.json"):
+    for file in files(out / "late", "*.json"):
         lines[file.parent.name] += len(file.read_text().splitlines())
     assert lines == Counter(f"origin={origin}" for origin in late.origin)
     assert rejected(flights, multi_sink.GROUP) == flights.refused

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.log.recovery_point import NO_CLAIM, Claim, encoded
 from headrace.sim.damage import BIT, LOST, MISDIRECTED, MISSING, SHORT
-from headrace.sim.disk import REORDERED, FaultyDisk
+from headrace.sim.disk import NOTHING, REORDERED, WHOLE, FaultyDisk
 
 LOG = "t-0/00000000000000000000.log"
 POINT = "t-0/recovery-point"
@@ -292,6 +292,19 @@ def test_a_power_cut_keeps_unsynced_writes_in_any_order() -> None:
         disk.revive(power_cut=True)
         left.add(disk.read("log"))
     assert left == {b"", first, bytes(10) + second, first + second}
+
+
+def test_a_power_cut_has_a_fate_of_its_own_for_each_file() -> None:
+    left = set()
+    for seed in range(60):
+        disk = FaultyDisk(str(seed), lambda: None)
+        disk.fates = (NOTHING, WHOLE)
+        for name in ("one", "other"):
+            disk.open(name).append(b"unsynced")
+        disk.revive(power_cut=True)
+        left.add((disk.read("one"), disk.read("other")))
+    assert len(left) == 4
+    assert set().union(*left) == {b"", b"unsynced"}
 
 
 def holding(seed: int, data: bytes) -> FaultyDisk:

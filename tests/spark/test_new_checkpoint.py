@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -138,3 +138,15 @@ def test_a_topic_that_is_not_there_is_found_before_a_task_writes(flow: Flow) -> 
 def test_a_table_of_the_catalog_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=r"CREATE TABLE ... USING headrace is not supported"):
         HeadraceDataSource(given).schema()
+
+
+def test_spark_passes_the_refusal_of_a_table_on(flow: Flow) -> None:
+    refused = "CREATE TABLE ... USING headrace is not supported"
+    with pytest.raises(AnalysisException, match=refused):
+        flow.spark.sql("CREATE TABLE refused USING headrace OPTIONS (subscribe 't')")
+    flow.spark.sql("CREATE TABLE made (value binary) USING headrace OPTIONS (subscribe 't')")
+    try:
+        with pytest.raises(AnalysisException, match=refused):
+            flow.spark.sql("SELECT * FROM made").collect()
+    finally:
+        flow.spark.sql("DROP TABLE made")

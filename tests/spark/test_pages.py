@@ -102,7 +102,10 @@ class Scene:
         return {(one["__dlq.errors.message"] or b"").decode() for one in headers}
 
     def written(self, folder: str) -> DataFrame:
-        return self.flow.spark.read.parquet(str(self.folder / folder))
+        """Return the rows of a folder that has one for each checkpoint and batch."""
+        found = self.flow.spark.read.parquet(str(self.folder / folder))
+        assert {"session", "batch"} <= set(found.columns)
+        return found
 
 
 @pytest.fixture

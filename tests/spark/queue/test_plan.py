@@ -37,7 +37,9 @@ def test_offsets_of_another_version_are_refused() -> None:
 
 def test_the_checkpoint_of_a_log_is_refused() -> None:
     log = Position({("t", 0): 5}).to_json()
-    with pytest.raises(ValueError, match=r"another use of the headrace source, .*new checkpoint"):
+    with pytest.raises(
+        ValueError, match=r"another use .* and a new output folder, with option newC"
+    ):
         Batch.from_json(log)
 
 
