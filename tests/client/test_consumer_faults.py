@@ -322,14 +322,7 @@ def test_a_partition_added_while_the_group_consumes(
         rig.grow(2)
         rig.produce(1, 3)
         seen.until(lambda: 1 in seen.ends)
-        rig.produce(0)
-        rig.produce(1)
-        seen.until(partial(_has_ends, seen))
-        assert seen.errors == []
-        assert seen.offsets == {
-            0: list(range(COMMITTED, RECORDS + 1)),
-            1: list(range(0 if is_read_from_start else 3, 4)),
-        }
+        check_last_records(rig, seen, is_read_from_start)
 
 
 @pytest.mark.skipif(not EVERYTHING, reason="waits for the refresh of metadata, five minutes")
@@ -356,15 +349,20 @@ def test_partitions_are_added_while_settings_have_their_defaults(clean: BrokerUn
             assert time.monotonic() < began + REFRESH_SECONDS + SECONDS_MAX, late
             for _, seen, _ in grown:
                 seen.poll(0.01)
-        for rig, seen, is_read_from_start in grown:
-            rig.produce(0)
-            rig.produce(1)
-            seen.until(partial(_has_ends, seen))
-            assert seen.errors == []
-            assert seen.offsets == {
-                0: list(range(COMMITTED, RECORDS + 1)),
-                1: list(range(0 if is_read_from_start else 3, 4)),
-            }
+        for one in grown:
+            check_last_records(*one)
+
+
+def check_last_records(rig: Rig, seen: Seen, is_read_from_start: bool) -> None:
+    """Produce a last record to each partition, and require the offsets that the row has."""
+    rig.produce(0)
+    rig.produce(1)
+    seen.until(partial(_has_ends, seen))
+    assert seen.errors == []
+    assert seen.offsets == {
+        0: list(range(COMMITTED, RECORDS + 1)),
+        1: list(range(0 if is_read_from_start else 3, 4)),
+    }
 
 
 def _has_ends(seen: Seen) -> bool:
