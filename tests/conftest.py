@@ -10,12 +10,13 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests import java_archives
+from tests import java_archives, longest_files
 
 from headrace.core.shard_words import Outside
 from headrace.core.share_group import Timing, TopicView
@@ -86,6 +87,15 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("SPARK_HOME", str(home))
     if config.getoption("numprocesses", None):  # else Java hardly starts often enough
         config.stash[_archives] = java_archives.making(folder)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the files for workers of xdist: the longest ones, then those with the most tests."""
+    if not hasattr(config, "workerinput"):
+        return
+    ranks = longest_files.ranks()
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (ranks.get(item.path, len(ranks)), -tests[item.path]))
 
 
 def pytest_collection_finish() -> None:
