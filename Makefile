@@ -15,7 +15,7 @@ SOAK_HOURS ?= 4
 SOAK_WORKERS ?= 2
 SOAK_SEED ?= 1000000
 
-.PHONY: help demo test pytest check format campaign kills faults loop soak clean
+.PHONY: help demo test pytest check format campaign kills faults loop seeds soak clean
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -35,7 +35,7 @@ check: .venv/.dev ## lint, format, types, import rules
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-soak: .venv/.dev campaign kills faults loop ## run every long proof: damage, SIGKILLs, look-up faults, steps of the loop, hours of the simulator, 24 virtual days
+soak: .venv/.dev campaign kills faults loop seeds ## run every long proof: damage, SIGKILLs, look-up faults, steps of the loop, seeds, hours of the simulator, 24 virtual days
 	$(BIN)/headrace sim --hours $(SOAK_HOURS) --workers $(SOAK_WORKERS) --from $(SOAK_SEED) --stop --json
 	$(BIN)/headrace sim --days 24 --seeds 2 --workers $(SOAK_WORKERS) --from $(SOAK_SEED) --stop --json
 
@@ -47,6 +47,9 @@ faults: .venv/.dev ## every row of KIP-842's tables with every fault of a look-u
 
 loop: .venv/.dev ## the processor time of the event loop's steps, for requests of the largest size (some minutes)
 	HEADRACE_LOOP_SCALE=1 $(BIN)/python -m pytest -q tests/broker/test_loop_time*.py tests/broker/test_share_records_million.py
+
+seeds: .venv/.dev ## ten times the seeds, histories and examples that CI takes of the simulator and of a model (some minutes)
+	HEADRACE_SIM_SEEDS=800 HEADRACE_SIM_HISTORIES=30000 HEADRACE_RUNS_EXAMPLES=1500 $(BIN)/python -m pytest -q tests/sim/test_world.py tests/sim/test_core_histories.py tests/core/test_runs.py
 
 format: .venv/.dev ## put the code in form
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -3,6 +3,7 @@
 `lay_all` is what live traffic uses; the model lays one offset after the other.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby, pairwise
@@ -17,6 +18,7 @@ from headrace.core.spans import one_by_one
 from headrace.core.types import MemberId, MonoMs, Span
 
 OFFSETS = 60
+EXAMPLES = int(os.environ.get("HEADRACE_RUNS_EXAMPLES", "150"))
 Kind = tuple[State, int, MemberId | None, MonoMs | None]
 KINDS: list[Kind] = [
     (State.AVAILABLE, 0, None, None),
@@ -114,7 +116,7 @@ def ascending(data: st.DataObject, start: int, end: int) -> list[tuple[int, int,
     return wanted
 
 
-@settings(max_examples=300)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_runs_are_what_a_list_of_all_offsets_is(data: st.DataObject) -> None:
     both = Both()
