@@ -78,7 +78,7 @@ def test_through_is_up_to_the_batch_of_an_offset(
     offset = 0
     for hole, count, size in batches_made:
         records = [batches.Record(0, 5, None, bytes(size)) for _ in range(count)]
-        stored.append(batches.build(records, base_offset=offset + hole))
+        stored.append(batches.build(records, base_offset=offset + hole, leader_epoch=0))
         offset += hole + count
     disk = MemoryDisk()
     disk.write(f"{FOLDER}/{0:020}.log", b"".join(stored))

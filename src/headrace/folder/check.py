@@ -326,6 +326,7 @@ class _Check:
             if is_hidden(folder) or self._is_aside(folder, names, disk):
                 continue
             self._recovery_point(folder, names)
+            self._unverifiable(folder, names)
             self._replaced |= self._replaced_segments(folder, names)
             for name in names:
                 path = f"{folder}/{name}" if folder else name
@@ -339,7 +340,7 @@ class _Check:
     def _recovery_point(self, folder: str, names: list[str]) -> None:
         """Add a finding for a log that has records and no recovery point, as in no release."""
         is_format_0 = self._manifest is not None and self._manifest.is_upgrading
-        segments = [name for name in names if name.endswith(".log") and name[:-4].isdecimal()]
+        segments = [name for name in names if _is_segment(name)]
         is_refused = f"{folder}/{recovery_point.NAME}" in self._findings
         if recovery_point.NAME in names or is_format_0 or is_refused:
             return
@@ -348,6 +349,16 @@ class _Check:
                 Grade.WARNING, f"{folder}/{recovery_point.NAME}",
                 "the file is missing, so it is not known how much of the log was synced",
                 "the next start writes it anew; damage at the end of the log passes for torn",
+            )  # fmt: skip
+
+    def _unverifiable(self, folder: str, names: list[str]) -> None:
+        """Add a note for a log with sealed segments whose offsets and sizes nothing verifies."""
+        stems = sorted(name[:-4] for name in names if _is_segment(name))[:-1]
+        lacking = sum(f"{stem}{checksums.SUFFIX}" not in names for stem in stems)
+        if lacking:
+            self._add(
+                Grade.NOTE, folder, f"{lacking} of {len(stems)} sealed segments have no .checksums",
+                "offsets and sizes of batches in them are not verified",
             )  # fmt: skip
 
     def _replaced_segments(self, folder: str, names: list[str]) -> set[str]:
@@ -488,6 +499,10 @@ class _Check:
         except CorruptLog:
             return False
         return self._manifest is not None and self._manifest.is_deleting(folder, topic_id)
+
+
+def _is_segment(name: str) -> bool:
+    return name.endswith(".log") and name[:-4].isdecimal()
 
 
 def _is_user_partition(folder: str) -> bool:
