@@ -31,7 +31,7 @@ from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareK
 from headrace.core.types import MemberId, Span
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import repair_disk
-from headrace.log import share_batches
+from headrace.log import share_batches, times
 from headrace.log.memory_disk import MemoryDisk
 from headrace.wire.batches import Record
 
@@ -270,6 +270,34 @@ def test_history_is_kept_for_people_as_long_as_is_set() -> None:
         headrace_share_history_ms=str(3 * MINUTES_5),
         share_coordinator_snapshot_update_records_per_snapshot="5",
     )
+
+
+def test_the_search_for_young_records_lets_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a wall clock was set back, it may walk over a whole segment of the journal."""
+    monkeypatch.setattr(times, "_HEADERS_PER_STEP", 1)
+
+    async def scene(broker: Broker) -> None:
+        busy = await broker.join("busy")
+        await broker.work(busy, 10)
+        broker.clock.advance(3 * MINUTES_5)
+        old = broker.journal.log.end_offset
+        await broker.work(busy, 1)
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        await broker.services.share_pruning.prune()
+        counting.cancel()
+        assert turns > old
+
+    play(scene, MemoryDisk(), headrace_share_history_ms=str(2 * MINUTES_5))
 
 
 @pytest.mark.parametrize("error", [30 * DAY, -300 * DAY])

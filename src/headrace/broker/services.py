@@ -91,7 +91,9 @@ class Services:
         turns = Turns(perf_counter, thread_time)  # of portions
         self.shares = Shares(config, clock, self.topics, self.waits, turns)
         self.log_starts = LogStarts(self.shares)
-        self.share_pruning = SharePruning(config, clock, self.shares, self.topics.partitions)
+        self.share_pruning = SharePruning(
+            config, clock, self.shares, self.topics.partitions, self.decoding_threads
+        )
         self.share_watch = ShareWatch(clock, self.shares, self.topics.partitions)
         self.groups = Groups(config, clock, self.topics, self.shares, self.waits, turns)
         self.group_memory = GroupMemory(config, self.groups, self.shares)

@@ -13,10 +13,12 @@ shorter than it would keep, and replay, everything.
 """
 
 import logging
+from functools import partial
 
 from headrace.broker.background import Background
 from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.config import Config
+from headrace.broker.decoding_threads import DecodingThreads
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
@@ -33,12 +35,18 @@ class SharePruning:
     """Runs from `start` to `close`, on the event loop."""
 
     def __init__(
-        self, config: Config, clock: CheckedClock, shares: Shares, partitions: Partitions
+        self,
+        config: Config,
+        clock: CheckedClock,
+        shares: Shares,
+        partitions: Partitions,
+        threads: DecodingThreads,
     ) -> None:
         self._config = config
         self._clock = clock
         self._shares = shares
         self._partitions = partitions
+        self._threads = threads
         self.work = Background(
             "the journal of share groups is no longer pruned", "share journal pruning"
         )
@@ -69,12 +77,11 @@ class SharePruning:
     async def _prune(self, shard: Shard, partition: Partition) -> None:
         """Raises: OSError; StorageFault."""
         config = self._config
-        await self._replace_cold(
-            shard, self._younger_from(partition, config.share_cold_snapshot_ms)
-        )
+        cold_below = await self._younger_from(partition, config.share_cold_snapshot_ms)
+        await self._replace_cold(shard, cold_below)
         await shard.durable()
         end, cuts = partition.log.end_offset, partition.cuts
-        history_from = self._younger_from(partition, config.share_history_ms)
+        history_from = await self._younger_from(partition, config.share_history_ms)
         until = min(_codec(shard).needed_from(end), history_from)
         if until <= partition.start_offset:
             return
@@ -100,11 +107,11 @@ class SharePruning:
             await shard.ask(keep)
             cold -= len(keep)
 
-    def _younger_from(self, partition: Partition, age_ms: int) -> int:
+    async def _younger_from(self, partition: Partition, age_ms: int) -> int:
         """Return the first offset whose record is not older than `age_ms`. Raises: OSError."""
-        since = earlier(self._clock.proven(), age_ms)
-        found = partition.log.offset_for_time(since)
-        return partition.log.end_offset if found is None else found[0]
+        since, end = earlier(self._clock.proven(), age_ms), partition.log.end_offset
+        found = await self._threads.search(partial(partition.log.search_time, since), end=end)
+        return end if found is None else found[0]
 
 
 def _codec(shard: Shard) -> ShareJournal:

@@ -251,6 +251,8 @@ class MemoryDisk:
         return self._files[path]
 
     def _below(self, folder: str) -> tuple[str, ...]:
+        if folder in self._files:
+            return ()
         prefix = f"{folder}/" if folder else ""
         return tuple([path for path in tuple(self._files) if path.startswith(prefix)])
 
