@@ -2,10 +2,12 @@
 
 import struct
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 
 from headrace.core.archived import ArchivedRun, PageListed
+from headrace.core.catalog import TopicCreated, TopicDeleted
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.group_words import NOBODY, Commit, Offset
 from headrace.core.leases import LeaseOpened, LeaseSeen
@@ -24,6 +26,7 @@ LEASES, LEASED = 50, 500  # at work, and partitions of the topic of each
 COUNT = scaled(100_000)
 OFFSETS = 1_000  # of one topic
 GROUP = "many"
+LISTS = scaled(60_000)  # of archived records, each of a share-partition
 SESSIONS, SHARED = "sessions", 10
 
 
@@ -141,3 +144,27 @@ def test_a_page_of_archived_records_is_listed_in_short_steps(rig: LoopRig) -> No
         rig,
         _framed_own(ArchivedApi.LIST, share_archived.ListArchivedRequest(group)),
     )
+
+
+@pytest.mark.parametrize("topics", [1, 6, LISTS])
+def test_archived_records_of_many_share_partitions_are_listed_in_short_steps(
+    rig: LoopRig, topics: int
+) -> None:
+    """A list in each partition of so many topics; the last page comes behind all but a few."""
+    group, catalog, ids = f"lists-{topics}", rig.services.catalog, [uuid4() for _ in range(topics)]
+    machine = rig.services.shares.machine(group)
+    for number, topic_id in enumerate(ids):
+        catalog.apply(TopicCreated(f"{group}-{number}", topic_id))
+    run = ArchivedRun(1, Span(0, 0), 5, "reason", MemberId("member"), WallMs(1))
+    for number in range(LISTS):
+        key = ShareKey(group, ids[number % topics], number // topics)
+        machine.apply(Started(key, 0, 0))
+        machine.apply(PageListed(key, 1, (run,), 2, 0))
+    last = share_archived.Place(f"{group}-{topics - 1}", LISTS // topics - 2, 1)
+    try:
+        for after in (share_archived.Place("", -1), last):
+            request = share_archived.ListArchivedRequest(group, after=after)
+            _require_short(rig, _framed_own(ArchivedApi.LIST, request))
+    finally:
+        for topic_id in ids:
+            catalog.apply(TopicDeleted(topic_id))

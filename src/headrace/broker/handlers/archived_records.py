@@ -14,6 +14,8 @@ from headrace.broker.share_group_names import misnamed
 from headrace.core.archived import ArchivedList, ArchivedRun
 from headrace.core.errors import Refused, Why
 from headrace.core.leases import told_holder
+from headrace.core.ordered import ascending
+from headrace.core.shard import ShareShard
 from headrace.core.shard_words import ClearArchived
 from headrace.core.share_words import ShareKey
 from headrace.wire import share_archived as wire
@@ -22,6 +24,11 @@ from headrace.wire.share_archived import ArchivedApi
 from headrace.wire.structs import Struct
 
 _UNKNOWN = -1
+_KEYS_PORTION = 1_000  # share-partitions whose lists are looked up without a pause
+_NO_LIST = ArchivedList()
+
+_Places = dict[str, dict[int, ShareKey]]  # by topic and partition
+_Found = dict[tuple[str, int], tuple[ArchivedList, list[wire.Run]]]
 
 
 def decode(request: Request) -> wire.ListArchivedRequest | wire.ClearArchivedRequest:
@@ -37,7 +44,7 @@ async def handle(request: Request, services: Services) -> Answer:
     match request.decoded or decode(request):
         case wire.ListArchivedRequest() as call:
             answer = listed = await _list(call, services)
-            elements = sum([len(partition.runs) for partition in listed.partitions])
+            elements = sum([1 + len(partition.runs) for partition in listed.partitions])
         case wire.ClearArchivedRequest() as call:
             answer, elements = await _clear(call, services), 0
     return await services.budgets.written(answer, elements)
@@ -51,10 +58,17 @@ async def _list(call: wire.ListArchivedRequest, services: Services) -> wire.List
     partitions: tuple[wire.Partition, ...] = ()
     more = False
     if refused is None:
-        for topic, index, _ in _lists(call.group, services):
-            await services.opened(topic, index)
         async with services.budgets.one_large():
-            partitions, more = await _found(call, services)
+            found, more = await _found(call, machine, services)
+        async for place in services.budgets.portions(found):
+            await services.opened(*place)
+        async with services.budgets.one_large():
+            partitions = tuple(
+                [
+                    _partition(*place, *one, services)
+                    async for place, one in services.budgets.portions(found.items())
+                ]
+            )
     refused = await services.shares.durable_of(call.group, machine) or refused
     if refused is not None:
         return wire.ListArchivedResponse(error_code(refused), refused.message)
@@ -62,13 +76,14 @@ async def _list(call: wire.ListArchivedRequest, services: Services) -> wire.List
 
 
 async def _found(
-    call: wire.ListArchivedRequest, services: Services
-) -> tuple[tuple[wire.Partition, ...], bool]:
+    call: wire.ListArchivedRequest, machine: ShareShard, services: Services
+) -> tuple[_Found, bool]:
     """Return a part of each list, until there is enough, and whether there is more."""
     runs_left, bytes_left = min(call.runs_max, wire.RUNS_MAX), wire.BYTES_MAX
-    found: dict[tuple[str, int], tuple[ArchivedList, list[wire.Run]]] = {}
+    found: _Found = {}
     more = False
-    async for topic, index, known, run in services.budgets.portions(_walk(call, services)):
+    walk = _walk(call.after, await _places(call, machine, services), machine)
+    async for topic, index, known, run in services.budgets.portions(walk):
         if run is None and not known.dropped:
             continue
         _, runs = found.setdefault((topic, index), (known, []))
@@ -80,27 +95,44 @@ async def _found(
         runs.append(_run(run))
         runs_left -= 1
         bytes_left -= wire.Run.BYTES + len(run.reason.encode()) + len(run.member.encode())
-    parts = [_partition(*place, *one, services) for place, one in found.items()]
-    return tuple(parts), more
+    return found, more
+
+
+async def _places(
+    call: wire.ListArchivedRequest, machine: ShareShard, services: Services
+) -> _Places:
+    """Return the share-partitions that have lists of the request, with pauses."""
+    after, wanted = (call.after.topic, call.after.partition), frozenset(call.topics)
+    lists, topics = machine.archive.lists, services.catalog.topics_by_id
+    places: _Places = {}
+    keys = list(machine.partitions_of(call.group))
+    async for key in services.budgets.portions(keys, _KEYS_PORTION):
+        topic = topics.get(key.topic_id)
+        if topic is None or key not in lists or (topic.name, key.partition) < after:
+            continue
+        if not wanted or topic.name in wanted:
+            places.setdefault(topic.name, {})[key.partition] = key
+    return places
 
 
 def _walk(
-    call: wire.ListArchivedRequest, services: Services
+    after: wire.Place, places: _Places, machine: ShareShard
 ) -> Iterator[tuple[str, int, ArchivedList, ArchivedRun | None]]:
-    """Yield each list of the request without a run, then with each of its runs.
+    """Yield each list without a run, then with each of its runs, by topic and partition.
 
-    Lists may change between two steps.
+    Lists may change, come and go between two steps.
     """
-    after, topics = call.after, frozenset(call.topics)
-    for topic, index, known in _lists(call.group, services):
-        if (topics and topic not in topics) or (topic, index) < (after.topic, after.partition):
-            continue
-        yield topic, index, known, None
-        goes_on = (topic, index) == (after.topic, after.partition)
-        for page in sorted(known.pages):
-            for run in known.pages.get(page, ()):
-                if not goes_on or run.number > after.number:
-                    yield topic, index, known, run
+    lists = machine.archive.lists
+    for topic in ascending(places):
+        keys = places[topic]
+        for index in ascending(keys):
+            known = lists.get(keys[index], _NO_LIST)
+            yield topic, index, known, None
+            goes_on = (topic, index) == (after.topic, after.partition)
+            for page in sorted(known.pages):
+                for run in known.pages.get(page, ()):
+                    if not goes_on or run.number > after.number:
+                        yield topic, index, known, run
 
 
 def _partition(
@@ -142,14 +174,3 @@ def _refused(group: str, services: Services) -> Refused | None:
     if refused is None and not services.shares.exists(group):
         refused = Refused(Why.UNKNOWN_GROUP, f"Group {group} not found.")
     return refused
-
-
-def _lists(group: str, services: Services) -> list[tuple[str, int, ArchivedList]]:
-    """The lists of a group, by name and number."""
-    machine, topics = services.shares.machine(group), services.catalog.topics_by_id
-    found = [
-        (topics[key.topic_id].name, key.partition, machine.archive.lists[key])
-        for key in machine.partitions_of(group)
-        if key in machine.archive.lists and key.topic_id in topics
-    ]
-    return sorted(found, key=lambda one: one[:2])
