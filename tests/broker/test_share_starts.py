@@ -1,5 +1,6 @@
 """Share-partitions of large topics: begun in portions, at the right offset, within the memory."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -8,18 +9,24 @@ import pytest
 from tests.core.share_shard_rig import ShardRig
 
 import headrace
+from headrace.broker.share_starts import missing_topics, start_partitions
 from headrace.core import share_starts
+from headrace.core.catalog import CreateTopic
 from headrace.core.errors import Refused
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import OpenLease, StartPartitions
 from headrace.core.share_group import CLOSED, Heartbeat, TopicView
 from headrace.core.share_words import ShareKey, Started
 from headrace.core.types import MemberId, MonoMs, Now, WallMs
+from headrace.log.memory_disk import MemoryDisk
 
+from .inside_rig import Inside, play
 from .share_wire_rig import GROUP, Sharer, configure, produce, started
+from .test_runtime import rebuilt
 
 BROKER_SETTINGS = {"headrace.groups.max.bytes": 1_048_576}
 PARTITIONS, PORTION = 7, 2
+SINCE = tuple(range(8, 8 + PARTITIONS))  # offsets that a reset by duration leads to
 ID = UUID(int=1)
 NOW = Now(MonoMs(0), WallMs(0))
 
@@ -228,3 +235,41 @@ def test_what_a_crash_left_half_begun_goes_on_by_the_policy_in_a_topic_that_grew
     rig.count = 2 * PORTION
     rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
     assert [rig.shard.partitions[ShareKey(GROUP, ID, n)].start for n in range(4)] == [5, 6, 7, 8]
+
+
+def test_what_a_failed_write_takes_back_has_not_begun_the_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A begin waits for its turn meanwhile; partitions of a begun topic begin at their start."""
+    monkeypatch.setattr(share_starts, "STARTED_AT_ONCE", PORTION)
+    disk = MemoryDisk()
+
+    async def scene(inside: Inside) -> None:
+        services = inside.services
+        await services.topics.create(CreateTopic("orders", ID, PARTITIONS, {}))
+        await services.shares.open_topics(["orders"])
+        shard = services.shares.shard(GROUP)
+        async with services.budgets.one_large():
+            disk.fail_after(0)
+            shard.decide(StartPartitions(GROUP, ((ID, 0, 8),)))
+            missing = missing_topics(services, GROUP, ["orders"])
+            starting = asyncio.ensure_future(
+                start_partitions(
+                    services, GROUP, missing, awaited=frozenset(), found={"orders": SINCE},
+                    earliest=True,
+                )
+            )  # fmt: skip
+            while shard.fault is None:  # noqa: ASYNC110  # there is no event to wait for
+                await asyncio.sleep(0)
+            assert not starting.done()
+            disk.fail_after(None)
+            inside.clock.advance(10_000)
+            await rebuilt(shard)
+            assert not services.shares.machine(GROUP).partitions
+        await starting
+        begun = services.shares.machine(GROUP).partitions
+        assert sorted((key.partition, one.start) for key, one in begun.items()) == [
+            *enumerate(SINCE)
+        ]
+
+    play(lambda: Inside(disk), scene)

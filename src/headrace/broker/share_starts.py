@@ -61,10 +61,10 @@ async def start_partitions(
     portion = share_starts.STARTED_AT_ONCE
     if sum(count for _, count in missing) <= portion:
         return
-    machine = services.shares.machine(group)
     async with services.budgets.one_large():
         for topic, _ in sorted(missing, key=lambda one: one[0].name):
-            has_begun = is_begun(group, topic.id, topic.partitions, machine.partitions)
+            begun = services.shares.machine(group).partitions  # of now: a fault replaces it
+            has_begun = is_begun(group, topic.id, topic.partitions, begun)
             view = services.shares.topic(topic.name)
             if view is None or not (has_begun or may_begin(view)):
                 continue
