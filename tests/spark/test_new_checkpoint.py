@@ -7,6 +7,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from headrace.spark import Batch, OptionError, acknowledge, each_record
 from headrace.spark.sink.options import SinkOptions
@@ -138,15 +139,25 @@ def test_a_topic_that_is_not_there_is_found_before_a_task_writes(flow: Flow) -> 
 def test_a_table_of_the_catalog_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=r"CREATE TABLE ... USING headrace is not supported"):
         HeadraceDataSource(given).schema()
+    with pytest.raises(OptionError, match=r"CREATE TABLE ... USING headrace is not supported"):
+        HeadraceDataSource(given).streamReader(StructType())
 
 
-def test_spark_passes_the_refusal_of_a_table_on(flow: Flow) -> None:
+def test_spark_passes_the_refusal_of_a_table_on(flow: Flow, tmp_path: Path) -> None:
     refused = "CREATE TABLE ... USING headrace is not supported"
     with pytest.raises(AnalysisException, match=refused):
         flow.spark.sql("CREATE TABLE refused USING headrace OPTIONS (subscribe 't')")
     flow.spark.sql("CREATE TABLE made (value binary) USING headrace OPTIONS (subscribe 't')")
+    flow.produce(1)
     try:
         with pytest.raises(AnalysisException, match=refused):
             flow.spark.sql("SELECT * FROM made").collect()
+        with pytest.raises(AnalysisException, match=refused):
+            flow.spark.sql("INSERT INTO made VALUES (X'41')")
+        writing = flow.rows().select("value").writeStream.trigger(availableNow=True)
+        writing = writing.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writing.toTable("made")
+        with pytest.raises(StreamingQueryException, match=refused):
+            query.awaitTermination()
     finally:
         flow.spark.sql("DROP TABLE made")

@@ -20,7 +20,7 @@ from headrace.spark.log.stream import LogStream
 from headrace.spark.options import OptionError
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader
-from headrace.spark.sink.options import SinkOptions
+from headrace.spark.sink.options import OF_SPARK, SinkOptions
 from headrace.spark.sink.writer import BatchWriter, StreamWriter, check_topic
 from headrace.spark.tables import reader as tables
 from headrace.spark.tables.options import TableOptions
@@ -66,28 +66,38 @@ class HeadraceDataSource(DataSource):
         return LogBatch(log, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        self._refuse_catalog(is_read=False)
         options = SinkOptions.parse(self._given)
         made = BatchWriter(options, schema, overwrite=overwrite)
         check_topic(options)
         return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        self._refuse_catalog(is_read=False)
         options = SinkOptions.parse(self._given)
         made = StreamWriter(options, schema, overwrite=overwrite)
         check_topic(options)
         return made
 
-    def _refuse_catalog(self) -> None:
+    def _refuse_catalog(self, *, is_read: bool = True) -> None:
         """Refuse a table of Spark's catalog, which keeps the options of CREATE TABLE to itself."""
-        if not self._given or "provider" in map(str.lower, self._given):
-            raise OptionError(
-                "no options: give at least 'kafka.bootstrap.servers' and 'subscribe'. CREATE TABLE "
-                "... USING headrace is not supported, as Spark does not pass on the options of a "
-                "table: use CREATE TEMPORARY VIEW ... USING headrace OPTIONS (...), or "
+        given = {*map(str.lower, self._given)} - OF_SPARK
+        if given and "provider" not in given:
+            return
+        least, instead = "'kafka.bootstrap.servers'", "DataFrame.write.format('headrace')"
+        if is_read:
+            least += " and 'subscribe'"
+            instead = (
+                "CREATE TEMPORARY VIEW ... USING headrace OPTIONS (...), or "
                 "spark.read.format('headrace')"
             )
+        raise OptionError(
+            f"no options: give at least {least}. CREATE TABLE ... USING headrace is not supported, "
+            f"as Spark does not pass on the options of a table: use {instead}"
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self._refuse_catalog()
         if TableOptions.wanted(self._given):
             raise OptionError("a table is no stream: use spark.read")
         if QueueOptions.wanted(self._given):

@@ -41,7 +41,7 @@ class SinkOptions(ConnectOptions):
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
         """The options in `given`, in any case. Raises: `OptionError`, one line with the remedy."""
-        own = {name: text for name, text in given.items() if name.lower() not in _OF_SPARK}
+        own = {name: text for name, text in given.items() if name.lower() not in OF_SPARK}
         return cls(**parsed(own, _SPELLINGS, _ELSEWHERE))
 
 
@@ -71,7 +71,7 @@ def _idempotence(text: str) -> bool:
 
 
 # What Spark puts among the options of a sink, and reads itself.
-_OF_SPARK = frozenset({"checkpointlocation", "queryname"})
+OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 _SPELLINGS = (
     *CONNECT_SPELLINGS,
     Spelling("topic", "topic", _topic),
