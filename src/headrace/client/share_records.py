@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import check
+from headrace.client.errors import BrokerError, check
 from headrace.client.names import several
 from headrace.client.nodes import Node, at_coordinator
 from headrace.client.offsets import TopicPartition
 from headrace.client.own_apis import ask_own
+from headrace.wire.error_codes import ErrorCode
 from headrace.wire.share_records import (
     KEY,
     VERSION,
@@ -121,13 +122,41 @@ def describe_share_partitions(
     does not exist, 56 when a log cannot be opened; `Unsupported` on any other broker than Headrace;
     otherwise as `Cluster`.
     """
+    return _described(cluster, group, topics, None)
+
+
+def describe_readable_share_partitions(
+    cluster: Cluster, group: str, topics: Topics | None = None
+) -> tuple[
+    dict[TopicPartition, SharePartitionDescription | None], dict[TopicPartition, BrokerError]
+]:
+    """As `describe_share_partitions`, also where the broker cannot read some of the partitions.
+
+    Returns: descriptions, without what the broker cannot read, and why it cannot.
+    """
+    errors: dict[TopicPartition, BrokerError] = {}
+    return _described(cluster, group, topics, errors), errors
+
+
+def _described(
+    cluster: Cluster,
+    group: str,
+    topics: Topics | None,
+    errors: dict[TopicPartition, BrokerError] | None,
+) -> dict[TopicPartition, SharePartitionDescription | None]:
     what = f"describing records of share group {group!r}"
     request = DescribeShareRecordsRequest(group, _cursors(topics), (), 0)
     found = {}
     for one in asked(cluster, request, what).partitions:
-        check(one.error_code, f"{what} in {one.topic}-{one.partition}", one.error_message)
-        known = None if one.start < 0 else _description(one)
-        found[one.topic, one.partition] = known
+        place = one.topic, int(one.partition)
+        try:
+            check(one.error_code, f"{what} in {one.topic}-{one.partition}", one.error_message)
+        except BrokerError as error:
+            if errors is None or error.code != ErrorCode.kafka_storage_error:
+                raise
+            errors[place] = error
+            continue
+        found[place] = None if one.start < 0 else _description(one)
     return dict(sorted(found.items()))
 
 

@@ -11,25 +11,27 @@ import threading
 import time
 from collections.abc import Iterable
 
-from headrace.client.admin import log_ends
+from headrace.client.admin import log_end
 from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease, describe
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
 from headrace.spark.progress import Standing
-from headrace.spark.queue.checkpoints import EPOCH_PLANNED, READ_ON, check_new
+from headrace.spark.queue.checkpoints import EPOCH_PLANNED, READ_ON, check_new, shown
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch, records_of
 from headrace.spark.queue.redriven import Subscription
 from headrace.spark.queue.remaining import release_left_out, remaining, topic_ids
 from headrace.spark.queue.standing import Tally
+from headrace.wire.error_codes import ErrorCode
 from headrace.wire.leases import Bound, CommitResponse, Range
 
 LOG = logging.getLogger(__name__)
 
 _AVAILABLE = 0
 _RENEWALS_A_LOCK = 3
+_UNREADABLE = frozenset({ErrorCode.kafka_storage_error})
 _REPLAYED = "batch that runs again"  # the part that voids what drivers before this one staged
 
 
@@ -258,15 +260,33 @@ def report(settled: CommitResponse, group: str, session: str, seq: int) -> None:
 
 
 def ends_now(options: QueueOptions) -> dict[tuple[str, int], int]:
-    """The ends of all logs that are read. Raises: as `Cluster`."""
+    """Return the ends of all logs that are read, without those that the broker cannot read.
+
+    Raises: as `Cluster`.
+    """
+    ends: dict[tuple[str, int], int] = {}
+    unreadable: list[str] = []
     with connect(options) as cluster:
         subscription = Subscription(cluster, options)
         subscription.appeared()
-        return {
-            (topic, partition): end
-            for topic in subscription.topics
-            for partition, end in log_ends(cluster, topic).items()
-        }
+        for topic in subscription.topics:
+            for partition in cluster.partitions(topic):
+                try:
+                    end = log_end(cluster, topic, partition, final=_UNREADABLE)
+                except BrokerError as error:
+                    if error.code not in _UNREADABLE:
+                        raise
+                    unreadable.append(f"{topic}-{partition}")
+                else:
+                    ends[topic, partition] = end
+    if unreadable:
+        LOG.warning(
+            "group %s: the query ends without the records of %s, which the broker cannot read "
+            "(KAFKA_STORAGE_ERROR); the log of the broker names the file and the remedy",
+            options.group,
+            shown(unreadable),
+        )
+    return ends
 
 
 class _Keeper:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from headrace.client.connection import Cluster
 from headrace.client.errors import ClientError
 from headrace.client.offsets import TopicPartition
-from headrace.client.share_groups import ShareOffset, list_share_group_offsets
+from headrace.client.share_groups import ShareOffset, list_readable_share_group_offsets
 from headrace.spark.progress import Counts, Standing
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import records_of
@@ -31,6 +31,7 @@ class Tally:
         self._counts = Counts()
         self._held: tuple[Range, ...] = ()
         self.positions: dict[TopicPartition, ShareOffset] = {}
+        self._warned = set[TopicPartition]()  # that the broker cannot read
 
     def acquired(self, ranges: tuple[Range, ...]) -> None:
         """The next batch, which may be none; everything before it is settled."""
@@ -49,7 +50,7 @@ class Tally:
         """
         try:
             with cluster.within(_PATIENCE_S):
-                self.positions = _positions(cluster, self._options)
+                self.positions = self._positions(cluster)
         except ClientError as error:
             LOG.warning(
                 "group %s: the lag is not told, the query goes on: %s", self._options.group, error
@@ -57,15 +58,18 @@ class Tally:
             self.positions = {}
         return Standing(_left(self.positions, self._held), self._counts)
 
-
-def _positions(cluster: Cluster, options: QueueOptions) -> dict[TopicPartition, ShareOffset]:
-    """Return where the group is in the topics that are read. Raises: as `Cluster`."""
-    read = {*options.topics, redrive_topic(options.group)}
-    return {
-        place: one
-        for place, one in list_share_group_offsets(cluster, options.group).items()
-        if one is not None and place[0] in read
-    }
+    def _positions(self, cluster: Cluster) -> dict[TopicPartition, ShareOffset]:
+        """Return where the group is in the topics that are read. Raises: as `Cluster`."""
+        group = self._options.group
+        read = {*self._options.topics, redrive_topic(group)}
+        offsets, errors = list_readable_share_group_offsets(cluster, group)
+        for place, error in errors.items():
+            if place[0] in read and place not in self._warned:
+                self._warned.add(place)
+                LOG.warning("group %s: the lag is told without %s-%d: %s", group, *place, error)
+        return {
+            place: one for place, one in offsets.items() if one is not None and place[0] in read
+        }
 
 
 def _left(

@@ -1,0 +1,94 @@
+"""Queues and tables about a topic of which the broker refuses a partition: others are served."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import StructType
+
+import headrace
+from headrace.client.connection import Cluster
+from headrace.spark.queue.options import QueueOptions
+from headrace.spark.queue.plan import Batch
+from headrace.spark.queue.reader import ShareReader
+from headrace.spark.tables.names import Row
+from headrace.spark.tables.share import in_flight, share_partitions
+from headrace.spark.tables.wanted import Wanted
+
+TOPIC, GROUP, RECORDS = "t", "g", 3
+LOGGER = "headrace.spark"
+TABLE = Wanted(frozenset({GROUP}), None)
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[str]:
+    """A broker that refuses t-1 and has three records in t-0; the group began both at 0."""
+    with headrace.Broker(tmp_path, settings={"num.partitions": "2"}) as running:
+        producer = Producer({"bootstrap.servers": running.bootstrap_servers})
+        for number in range(2 * RECORDS):
+            producer.produce(TOPIC, f"{number}", partition=number % 2)
+        assert producer.flush(20) == 0
+        del producer  # it would look for this broker
+        with headrace.SyncAdmin(running.bootstrap_servers) as admin:
+            admin.alter_share_group_offsets(GROUP, {(TOPIC, 0): 0, (TOPIC, 1): 0})
+    (tmp_path / f"{TOPIC}-1/recovery-point").unlink()
+    with headrace.Broker(tmp_path) as running:
+        yield running.bootstrap_servers
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    return [one.getMessage() for one in found if one.name.startswith(LOGGER)]
+
+
+def test_available_now_reads_the_others(servers: str, caplog: pytest.LogCaptureFixture) -> None:
+    given = {"kafka.bootstrap.servers": servers, "subscribe": TOPIC, "share.group.id": GROUP,
+             "newCheckpoint": "continue", "retryTimeoutMs": "2000"}  # fmt: skip
+    reader = ShareReader(QueueOptions.parse(given), StructType())
+    reader.prepareForTriggerAvailableNow()
+    try:
+        start, found = reader.initialOffset(), set[tuple[int, int, int]]()
+        while (end := reader.latestOffset(start, ReadMaxRows(2))) != start:
+            found |= {(one.partition, one.first, one.last) for one in Batch.from_json(end).ranges}
+            reader.partitions(start, end)
+            assert reader._driver is not None
+            assert reader._driver.standing().lag.keys() == {(TOPIC, 0)}
+            start = end
+    finally:
+        reader.stop()
+    assert found == {(0, 0, 1), (0, 2, 2)}
+    at_the_start, of_the_lag = warnings(caplog)
+    assert f"the query ends without the records of {TOPIC}-1, which" in at_the_start
+    assert "the log of the broker names the file and the remedy" in at_the_start
+    assert f"the lag is told without {TOPIC}-1: " in of_the_lag
+    assert "headrace repair" in of_the_lag
+
+
+def test_share_partitions_shows_the_others(servers: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Cluster(servers) as cluster:
+        rows = [row for rows in share_partitions(cluster, TABLE) for row in rows]
+    assert [(row["partition"], row["start_offset"], row["lag"]) for row in rows] == [
+        (0, 0, RECORDS),
+        (1, None, None),
+    ]
+    assert rows[0]["log_end"] == RECORDS
+    (warning,) = warnings(caplog)
+    assert f"{TOPIC}-1 is refused: {TOPIC}-1/recovery-point: the file is missing" in warning
+    assert "headrace repair" in warning
+
+
+def test_in_flight_shows_the_others(servers: str, caplog: pytest.LogCaptureFixture) -> None:
+    rows = list[Row]()
+    with Cluster(servers) as cluster, headrace.SyncShareConsumer(
+        servers, group=GROUP, topics=[TOPIC]
+    ) as consumer:  # fmt: skip
+        while not consumer.poll(1):
+            pass
+        for some in in_flight(cluster, TABLE):
+            rows += some
+    assert {(row["partition"], row["state"]) for row in rows} == {(0, "Acquired")}
+    (warning,) = warnings(caplog)
+    assert f"{TOPIC}-1 is refused: {TOPIC}-1/recovery-point: the file is missing" in warning
