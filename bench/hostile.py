@@ -76,6 +76,7 @@ _NEW_CLIENTS, _NEW_CLIENT_SECONDS_MAX = 32, 10  # more than the broker reserves 
 _NICE = 10  # of attackers, added to that of the others
 _IN_FLIGHT = 8  # requests of a connection that pipelines
 _TIMEOUT_SECONDS = 60
+_HEADERS_MAX = 1_000_000  # headrace.batch.headers.max
 _MB = 1e6
 PRODUCE, FETCH, OFFSETS, METADATA, COMMIT, JOIN, CREATE = 0, 1, 2, 3, 8, 11, 19
 CONFIGS, ALTER, PRODUCERS, HEARTBEAT, SHARE_HEARTBEAT, SHARE_FETCH = 32, 44, 61, 68, 76, 78
@@ -167,26 +168,29 @@ class Attack:
 def header_bomb(attack: Attack) -> None:
     """B1: one record with millions of empty headers, in a default and in a compacted topic.
 
-    Of the two sizes of the finding, 4,311 and 6,844 bytes, the broker decompresses the first whole
-    and refuses the second. Then each topic is searched by time.
+    The batches of the finding, 4,311 and 6,844 bytes, exceed headrace.batch.headers.max and
+    headrace.batch.decompressed.max.bytes. The largest that the broker accepts come next, and are
+    then searched by time.
     """
-    small, large = (_bomb(attack.count(headers)) for headers in (23_400_000, 37_300_000))
+    refused = [_bomb(attack.count(headers)) for headers in (23_400_000, 37_300_000)]
+    stored = _bomb(_HEADERS_MAX)
     attack.ask(_create("compacted", {"cleanup.policy": "compact"}))
     for topic in ("polite-2", "compacted"):
-        attack.ask(*[_produce(topic, small), _produce(topic, large)] * attack.count(6))
+        attack.ask(*[_produce(topic, batch) for batch in refused] * attack.count(6))
+        attack.ask(*[_produce(topic, stored)] * attack.count(60))
         by_time = frame(OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[
             {"name": topic, "partitions": [
                 {"partition_index": 0, "current_leader_epoch": -1, "timestamp": 1}]}])  # fmt: skip
-        attack.ask(*[by_time] * attack.count(6))
+        attack.ask(*[by_time] * attack.count(60))
 
 
 def compaction(attack: Attack) -> None:
-    """B1: the same record in sealed segments of a compacted topic, until the cleaner has run."""
+    """B1: the largest header bombs that are stored, compacted by the cleaner."""
     settings = {
         "cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0",
     }  # fmt: skip
     attack.ask(_create("compacted", settings))
-    attack.ask(*[_produce("compacted", _bomb(attack.count(23_400_000)))] * attack.count(6))
+    attack.ask(*[_produce("compacted", _bomb(_HEADERS_MAX))] * attack.count(200))
     attack.until += 12 * attack.scale  # log.cleaner.backoff.ms is 15 s
     attack.rest()
 
