@@ -714,7 +714,7 @@ def measured(name: str, size: Size) -> Figures:
         peak = _memory(broker.pid, "VmHWM") - idle
         if attacker.exitcode and not ended:
             sys.exit(f"{name}: the attack failed")
-        if (refused := _refused_clients(broker)) > 0:
+        if (refused := refused_clients(broker)) > 0:
             raise AttackError(
                 f"{refused} of {_NEW_CLIENTS} new connections got no response after the attack"
             )
@@ -751,7 +751,7 @@ def missed_goals(name: str, figures: Figures) -> list[str]:
     ]
 
 
-def _refused_clients(broker: Headrace) -> int:
+def refused_clients(broker: Headrace) -> int:
     """How many of some new connections, all open at a time, get no response."""
     request = frame(METADATA, 1, topics=[{"name": "polite"}])
     answered = 0
