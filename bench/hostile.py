@@ -743,12 +743,13 @@ def best_run(run: Callable[[], Figures]) -> Figures:
 
 def missed_goals(name: str, figures: Figures) -> list[str]:
     """One line per goal that an attack misses."""
-    goals = (("p99_ms", P99_MS_MAX, "p99", "ms"), ("peak_mb", PEAK_MB_MAX, "peak memory", "MB"))
-    return [
-        f"{name}: {label} {figures[key]:.1f} {unit}, goal {goal:.0f} {unit}"
-        for key, goal, label, unit in goals
-        if figures[key] > goal
-    ]
+    p99, before, peak = (figures[key] for key in ("p99_ms", "baseline_p99_ms", "peak_mb"))
+    missed = []
+    if p99 > P99_MS_MAX:
+        missed.append(f"p99 {p99:.1f} ms (before the attack {before:.1f}), goal {P99_MS_MAX:.0f}")
+    if peak > PEAK_MB_MAX:
+        missed.append(f"peak memory {peak:.1f} MB, goal {PEAK_MB_MAX:.0f}")
+    return [f"{name}: {line}" for line in missed]
 
 
 def refused_clients(broker: Headrace) -> int:

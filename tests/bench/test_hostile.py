@@ -64,8 +64,8 @@ def test_highest_peak_of_all_runs_counts() -> None:
 def test_each_missed_goal_is_a_line() -> None:
     assert hostile.missed_goals("joins", GOOD | {"p99_ms": 25.0, "peak_mb": 256.0}) == []
     assert hostile.missed_goals("joins", GOOD | {"p99_ms": 25.3, "peak_mb": 400.0}) == [
-        "joins: p99 25.3 ms, goal 25 ms",
-        "joins: peak memory 400.0 MB, goal 256 MB",
+        "joins: p99 25.3 ms (before the attack 1.0), goal 25",
+        "joins: peak memory 400.0 MB, goal 256",
     ]
 
 
@@ -91,7 +91,7 @@ def test_missed_goals_end_with_exit_code_1_after_all_attacks(
     assert code == 1
     assert missed == [
         "goal missed: lockout: 32 of 32 new connections got no response after the attack",
-        "goal missed: joins: peak memory 999.0 MB, goal 256 MB",
+        "goal missed: joins: peak memory 999.0 MB, goal 256",
     ]
     assert (figures["worst_peak_mb"], figures["claims_p99_ms"]) == (999.0, 3.0)
     assert "lockout_p99_ms" not in figures
