@@ -16,21 +16,36 @@ core at most, and at a priority that is lower by 10. What other processes do sti
 the baseline and at the load, which are printed with each attack, before comparing figures; or give
 all processes of the benchmark a higher priority with --nice -15, for which it must be root.
 
-Attacks are named as in the list of findings that they come from: header bombs, answers without a
-bound, unread responses, partial frames, claimed sizes, batches that claim records, lockout by
-settings, share sessions, regular expressions, joins, commit metadata, share groups, waiting
-fetches, slow sockets on the metrics port, small segments, foreign epochs, invented producers,
-and too many files.
+Attacks are named as in the list of findings that they come from, and have the size of the finding:
+header bombs, also in a compacted topic while it is compacted, answers without a bound, unread
+responses, partial frames, claimed sizes, batches that claim records, lockout by settings, share
+sessions, regular expressions, joins, commit metadata, share groups, waiting fetches, slow sockets
+on the metrics port, small segments, foreign epochs, invented producers, and too many files.
 `pipelines` is all legal: 40 connections that each pipeline expensive requests and read the answers.
 `wakes` has 2,000 fetches wait for the partition that the polite client produces to.
 
-With --quick each attack is a fraction of itself and ends after 4 seconds. The last line is one JSON
-object: `<attack>_p99_ms`, `<attack>_baseline_p99_ms` and `<attack>_peak_mb`, the worst of each, and
-the load of the machine. Goals: p99 <= 25 ms, peak <= 256 MB.
+Goals, for each attack:
+
+- the polite client's p99 is at most 25 ms;
+- the broker's memory rises by at most 256 MB;
+- the polite client keeps its connection and gets every response;
+- when the attack is over, 32 new connections get a response each.
+
+The machine may be busy at the wrong moment, which no broker can help. An attack whose p99 is above
+the goal is therefore repeated, up to two times, on a new broker, and the run with the lowest p99
+counts. Memory does not depend on what else the machine does: the highest peak of the runs counts.
+The other two goals are never given a second run.
+
+The last line of standard output is one JSON object: `<attack>_p99_ms`, `<attack>_baseline_p99_ms`
+and `<attack>_peak_mb`, the worst of each, and the load of the machine. An attack that ended without
+figures has none. Each goal that was missed is one line on standard error, and the exit code is then
+1. With --quick each attack is a fraction of itself and ends after 2 seconds; the whole takes less
+than a minute on an idle machine.
 """
 
 import argparse
 import contextlib
+import functools
 import json
 import multiprocessing
 import os
@@ -46,7 +61,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from brokers import Headrace
 from group_client import Connection, frame
@@ -54,24 +69,50 @@ from headrace.wire import batches
 from headrace.wire.batches import Record
 
 _POLITE_PAUSE_SECONDS = 0.010
-_BEFORE_SECONDS, _AFTER_SECONDS = 2.0, 0.5
-_ATTACK_SECONDS_MAX, _QUICK_SECONDS_MAX = 20.0, 4.0
+P99_MS_MAX, PEAK_MB_MAX = 25.0, 256.0
+RUNS_MAX = 3
+_AFTER_SECONDS = 0.5
+_NEW_CLIENTS, _NEW_CLIENT_SECONDS_MAX = 32, 10  # more than the broker reserves for loopback
 _NICE = 10  # of attackers, added to that of the others
 _IN_FLIGHT = 8  # requests of a connection that pipelines
 _TIMEOUT_SECONDS = 60
+_HEADERS_MAX = 1_000_000  # headrace.batch.headers.max
 _MB = 1e6
 PRODUCE, FETCH, OFFSETS, METADATA, COMMIT, JOIN, CREATE = 0, 1, 2, 3, 8, 11, 19
 CONFIGS, ALTER, PRODUCERS, HEARTBEAT, SHARE_HEARTBEAT, SHARE_FETCH = 32, 44, 61, 68, 76, 78
-WIDE, PARTITIONS = "wide", 1000
+WIDE = "w"  # a short name, so that a request can have it many times
 
 Figures = dict[str, float]
+
+
+class Size(NamedTuple):
+    """How much each attack does, and how long it may take."""
+
+    partitions: int  # of the wide topic
+    topics: int  # that a regular expression is applied to
+    before_seconds: float
+    attack_seconds_max: float
+    is_quick: bool
+
+    def scale(self, name: str) -> float:
+        """The part of the finding that an attack carries out."""
+        return _QUICK_SCALES.get(name, 0.1) if self.is_quick else 1.0
+
+
+class AttackError(Exception):
+    """The polite client failed during an attack."""
+
+
+FULL = Size(1000, 2000, 2.0, 20.0, is_quick=False)
+QUICK = Size(240, 200, 0.5, 2.0, is_quick=True)
 
 
 class Attack:
     """What an attack may use: the broker's ports, how much to do, and sockets that are closed."""
 
-    def __init__(self, broker: Headrace, scale: float, metrics_port: int) -> None:
+    def __init__(self, broker: Headrace, scale: float, metrics_port: int, partitions: int) -> None:
         self.port, self.scale, self.metrics_port = broker.port, scale, metrics_port
+        self.partitions = partitions
         self.broker = broker
         self.until = time.monotonic() + max(1.0, 6 * scale)
         self._sockets: list[socket.socket] = []
@@ -125,27 +166,39 @@ class Attack:
 
 
 def header_bomb(attack: Attack) -> None:
-    """B1: one record with millions of empty headers, compressed to some kB."""
-    import cramjam
+    """B1: one record with millions of empty headers, in a default and in a compacted topic.
 
-    count = 2_000_000
-    body = b"\0\0\0" + b"\x01\x01"  # attributes, time and offset deltas, no key, no value
-    body += _varint(count) + b"\0\x01" * count
-    record = _varint(len(body)) + body
-    packed = bytes(cramjam.zstd.compress(record))
-    data = _batch(packed, records=1, codec_id=4, max_time_ms=(int(time.time()) + 600) * 1000)
-    attack.ask(*[_produce("polite-2", data)] * attack.count(6))
-    asked = frame(OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[
-        {"name": "polite-2", "partitions": [
-            {"partition_index": 0, "current_leader_epoch": -1, "timestamp": 1}]}])  # fmt: skip
-    attack.ask(*[asked] * attack.count(6))
+    The batches of the finding, 4,311 and 6,844 bytes, exceed headrace.batch.headers.max and
+    headrace.batch.decompressed.max.bytes. The largest that the broker accepts come next, and are
+    then searched by time.
+    """
+    refused = [_bomb(attack.count(headers)) for headers in (23_400_000, 37_300_000)]
+    stored = _bomb(_HEADERS_MAX)
+    attack.ask(_create("compacted", {"cleanup.policy": "compact"}))
+    for topic in ("polite-2", "compacted"):
+        attack.ask(*[_produce(topic, batch) for batch in refused] * attack.count(6))
+        attack.ask(*[_produce(topic, stored)] * attack.count(60))
+        by_time = frame(OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[
+            {"name": topic, "partitions": [
+                {"partition_index": 0, "current_leader_epoch": -1, "timestamp": 1}]}])  # fmt: skip
+        attack.ask(*[by_time] * attack.count(60))
+
+
+def compaction(attack: Attack) -> None:
+    """B1: the largest header bombs that are stored, compacted by the cleaner."""
+    settings = {
+        "cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0",
+    }  # fmt: skip
+    attack.ask(_create("compacted", settings))
+    attack.ask(*[_produce("compacted", _bomb(_HEADERS_MAX))] * attack.count(200))
+    attack.until += 12 * attack.scale  # log.cleaner.backoff.ms is 15 s
+    attack.rest()
 
 
 def metadata(attack: Attack) -> None:
-    """B2: one topic of 1,000 partitions named 4,000 and 150,000 times, and all, by many."""
-    for count in (4000, 150_000):
-        topics = [{"name": "polite" if count > 4000 else WIDE}] * count
-        attack.ask(frame(METADATA, 1, topics=topics))
+    """B2: one topic of 1,000 partitions named 4,000 and 300,000 times, and all, by many."""
+    for count in (4000, 300_000):
+        attack.ask(frame(METADATA, 1, topics=[{"name": WIDE}] * attack.count(count)))
     everything = frame(METADATA, 12, topics=None, allow_auto_topic_creation=False,
                        include_topic_authorized_operations=False)  # fmt: skip
     for one in attack.open_some(attack.count(300)):
@@ -155,7 +208,7 @@ def metadata(attack: Attack) -> None:
 
 def producers(attack: Attack) -> None:
     """B2: DescribeProducers of 800 kB."""
-    indexes = [n % PARTITIONS for n in range(200_000)]
+    indexes = [n % attack.partitions for n in range(200_000)]
     asked = frame(PRODUCERS, 0, topics=[{"name": WIDE, "partition_indexes": indexes}])
     attack.ask(*[asked] * attack.count(4))
     asked = frame(PRODUCERS, 0, topics=[{"name": WIDE, "partition_indexes": indexes[:9000]}])
@@ -164,7 +217,7 @@ def producers(attack: Attack) -> None:
 
 def configs(attack: Attack) -> None:
     """B2: DescribeConfigs of the same topic, and of the broker, as often as fits."""
-    for count in (80_000, 4000):
+    for count in (100_000, 4000):
         one = {"resource_type": 2, "resource_name": WIDE, "configuration_keys": None}
         other = {"resource_type": 3, "resource_name": "g", "configuration_keys": None}
         many = [one] * count + [other | {"resource_name": str(n)} for n in range(min(count, 900))]
@@ -198,11 +251,14 @@ def claims(attack: Attack) -> None:
 
 
 def record_claims(attack: Attack) -> None:
-    """B4: 72 bytes that claim 2^31-1 records, and garbage marked zstd."""
+    """B4: 72 bytes that claim 2^31-1 or a million records, and garbage marked zstd."""
     record = b"\x0c\0\0\0\x01\0\0"
     for _ in range(attack.count(200)):
         attack.ask(
-            _produce("polite-2", _batch(record, records=2**31 - 1, last_delta=2**31 - 2)),
+            *(
+                _produce("polite-2", _batch(record, records=claim, last_delta=claim - 1))
+                for claim in (2**31 - 1, 1_000_000)
+            ),
             _produce("polite-2", _batch(b"garbage" * 100, records=1, codec_id=4)),
         )
 
@@ -217,20 +273,28 @@ def lockout(attack: Attack) -> None:
 
 
 def share_sessions(attack: Attack) -> None:
-    """B6: one connection opens 2,000 share sessions."""
-    requests = []
-    for number in range(attack.count(2000)):
-        member = str(number).zfill(36)
-        requests.append(frame(SHARE_FETCH, 1, group_id="g", member_id=member, share_session_epoch=0,
-            max_wait=0, min_bytes=0, max_bytes=1 << 20, max_records=10, batch_size=10, topics=[],
-            forgotten_topics_data=[]))  # fmt: skip
-    answers = attack.ask(*requests)
-    opened = sum(not struct.unpack_from(">h", one, 9)[0] for one in answers)
-    print(f"share_sessions: {opened} sessions opened by one connection")
+    """B6: one connection opens 2,000 share sessions, 30 open 3,000, then honest members come."""
+    numbers = range(attack.count(2000))
+    answers = attack.ask(*(_share_session(str(number).zfill(36)) for number in numbers))
+    invented = sum(not _share_error(one) for one in answers)
+    for connection in range(attack.count(30)):
+        members = (f"{connection}-{number}".zfill(36) for number in range(100))
+        attack.ask(*(_share_session(member) for member in members))
+    honest = 0
+    for number in range(20):
+        member = f"h{number}".zfill(36)
+        joining = frame(SHARE_HEARTBEAT, 1, group_id="g", member_id=member, member_epoch=0,
+                        rack_id=None, subscribed_topic_names=["polite"])  # fmt: skip
+        answers = attack.ask(joining, _share_session(member))
+        honest += len(answers) == 2 and not any(_share_error(one) for one in answers)
+    print(
+        f"share_sessions: {invented} sessions opened by one connection; {honest} of 20 honest"
+        " members got a session"
+    )
 
 
 def regex(attack: Attack) -> None:
-    """B7: patterns of 8 kB, and short ones that compile to much."""
+    """B7: patterns of 8 kB over 2,000 topics, and short ones that compile to much."""
     patterns = ["(.*a.*)*" * 1000, "(.{1,30}){1,30}z", "(.*a.*)*" * 90, "(.{1,20}){1,25}"]
     for number in range(attack.count(12)):
         beat = {
@@ -256,7 +320,7 @@ def joins(attack: Attack) -> None:
 
 
 def commits(attack: Attack) -> None:
-    """B8: 4 kB of metadata for each of a thousand partitions of many groups."""
+    """B8: 4 kB of metadata for each of 240 partitions of 500 groups."""
     for number in range(attack.count(500)):
         partitions = [
             {"partition_index": n, "committed_offset": 1, "committed_leader_epoch": -1,
@@ -280,7 +344,7 @@ def waiting(attack: Attack) -> None:
     topics = [
         {"topic": name, "partitions": [
             {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
-             "partition_max_bytes": 1} for n in range(PARTITIONS)]}
+             "partition_max_bytes": 1} for n in range(attack.partitions)]}
         for name in (WIDE, WIDE + "r")
     ]  # fmt: skip
     asked = frame(FETCH, 11, replica_id=-1, max_wait=60_000, min_bytes=1 << 30, max_bytes=1 << 30,
@@ -309,9 +373,7 @@ def slow_sockets(attack: Attack) -> None:
 
 def segments(attack: Attack) -> None:
     """B9: a topic with segment.bytes=1024, so that each batch begins a segment."""
-    config = [{"name": "segment.bytes", "value": "1024"}]
-    topic = {"name": "tiny", "num_partitions": 1, "replication_factor": 1, "assignments": []}
-    create = frame(CREATE, 5, topics=[topic | {"configs": config}], timeout=0, validate_only=False)
+    create = _create("tiny", {"segment.bytes": "1024"})
     data = batches.build([Record(0, 1000, None, bytes(900))])
     attack.ask(create, *[_produce("tiny", data)] * attack.count(1000))
 
@@ -349,7 +411,7 @@ def pipelines(attack: Attack) -> None:
     """Legal requests that are expensive, pipelined over 40 connections; the answers are read."""
     partitions = [
         {"partition_index": n, "current_leader_epoch": -1, "timestamp": -1}
-        for n in range(PARTITIONS)
+        for n in range(attack.partitions)
     ]
     one = {"resource_type": 2, "resource_name": WIDE, "configuration_keys": None}
     beat = {
@@ -436,9 +498,9 @@ def wakes(attack: Attack) -> None:
 ATTACKS: dict[str, Callable[[Attack], None]] = {
     one.__name__: one
     for one in (
-        header_bomb, metadata, producers, configs, unread, frames, claims, record_claims, lockout,
-        share_sessions, regex, joins, commits, share_groups, waiting, slow_sockets, segments,
-        epochs, producer_ids, files, pipelines, wakes,
+        header_bomb, compaction, metadata, producers, configs, unread, frames, claims,
+        record_claims, lockout, share_sessions, regex, joins, commits, share_groups, waiting,
+        slow_sockets, segments, epochs, producer_ids, files, pipelines, wakes,
     )
 }  # fmt: skip
 _QUICK_SCALES = {"waiting": 0.25, "unread": 1.0, "slow_sockets": 0.25, "pipelines": 0.5}
@@ -476,6 +538,34 @@ def _batch(
         ">hiqqqhii", codec_id, last_delta, 1000, max_time_ms, producer, epoch, epoch, records
     ) + payload  # fmt: skip
     return struct.pack(">qiibI", 0, len(tail) + 9, 0, 2, crc32c(tail)) + tail
+
+
+def _bomb(headers: int) -> bytes:
+    """A batch of some kB, dated into the future, with one record that has millions of headers."""
+    import cramjam
+
+    body = b"\0\0\0" + b"\x02k\x01"  # attributes, time and offset deltas, a key, no value
+    body += _varint(headers) + b"\0\x01" * headers
+    packed = bytes(cramjam.zstd.compress(_varint(len(body)) + body))
+    return _batch(packed, records=1, codec_id=4, max_time_ms=(int(time.time()) + 600) * 1000)
+
+
+def _create(topic: str, settings: dict[str, str]) -> bytearray:
+    configs = [{"name": name, "value": value} for name, value in settings.items()]
+    one = {"name": topic, "num_partitions": 1, "replication_factor": 1, "assignments": [],
+           "configs": configs}  # fmt: skip
+    return frame(CREATE, 5, topics=[one], timeout=0, validate_only=False)
+
+
+def _share_session(member: str) -> bytearray:
+    return frame(SHARE_FETCH, 1, group_id="g", member_id=member, share_session_epoch=0, max_wait=0,
+        min_bytes=0, max_bytes=1 << 20, max_records=10, batch_size=10, topics=[],
+        forgotten_topics_data=[])  # fmt: skip
+
+
+def _share_error(answer: bytes) -> int:
+    """The error code of a ShareFetch or a ShareGroupHeartbeat."""
+    return int(struct.unpack_from(">h", answer, 9)[0])
 
 
 def _produce(topic: str, data: bytes) -> bytearray:
@@ -576,11 +666,11 @@ def _with_few_files(command: Callable[..., list[str]]) -> Callable[..., list[str
     return lambda settings: ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", *command(settings)]
 
 
-def _prepare(broker: Headrace, name: str) -> None:
+def _prepare(broker: Headrace, name: str, size: Size) -> None:
     client = Connection(broker)
-    wide = {WIDE: PARTITIONS} if name in _NEED_WIDE else {}
-    wide |= {WIDE + "r": PARTITIONS} if name == "waiting" else {}
-    wide |= {f"t{n}-" + "a" * 200: 1 for n in range(1000)} if name == "regex" else {}
+    wide = {WIDE: size.partitions} if name in _NEED_WIDE else {}
+    wide |= {WIDE + "r": size.partitions} if name == "waiting" else {}
+    wide |= {f"t{n}-" + "a" * 200: 1 for n in range(size.topics)} if name == "regex" else {}
     fields = {"replication_factor": 1, "assignments": [], "configs": []}
     for topic, count in {"polite": 1, "polite-2": 1, "big": 1, **wide}.items():
         asked = [{"name": topic, "num_partitions": count} | fields]
@@ -593,32 +683,41 @@ def _prepare(broker: Headrace, name: str) -> None:
     client.close()
 
 
-def measured(name: str, scale: float, seconds_max: float) -> Figures:
-    """Carry out one attack on a broker of its own."""
+def measured(name: str, size: Size) -> Figures:
+    """Carry out one attack on a broker of its own.
+
+    Raises:
+        AttackError: the polite client failed, or clients that came after the attack.
+    """
     load = os.getloadavg()[0]
     with socket.create_server(("127.0.0.1", 0)) as probe:
         metrics_port = probe.getsockname()[1]
     with _broker(name, metrics_port) as broker:
-        _prepare(broker, name)
+        _prepare(broker, name, size)
         pipe, other = multiprocessing.Pipe()
         polite = _spawned(_polite, broker, other)
-        time.sleep(_BEFORE_SECONDS)
+        time.sleep(size.before_seconds)
         Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak begins here
         idle = _memory(broker.pid, "VmRSS")
-        baseline = _asked(pipe, "begin", name)
+        baseline = _asked(pipe, "begin")
         began = time.perf_counter()
-        attacker = _spawned(_attacking, name, Attack(broker, scale, metrics_port))
-        attacker.join(seconds_max)
+        attack = Attack(broker, size.scale(name), metrics_port, size.partitions)
+        attacker = _spawned(_attacking, name, attack)
+        attacker.join(size.attack_seconds_max)
         ended = "" if attacker.exitcode is not None else ", cut off"
         attacker.kill()
         attacker.join()
         took = time.perf_counter() - began
         time.sleep(_AFTER_SECONDS)
-        seconds = _asked(pipe, "stop", name)
+        seconds = _asked(pipe, "stop")
         polite.join()
         peak = _memory(broker.pid, "VmHWM") - idle
         if attacker.exitcode and not ended:
             sys.exit(f"{name}: the attack failed")
+        if (refused := refused_clients(broker)) > 0:
+            raise AttackError(
+                f"{refused} of {_NEW_CLIENTS} new connections got no response after the attack"
+            )
     p99, before_p99 = _percentile(seconds, 99), _percentile(baseline, 99)
     print(
         f"{name}: polite p50 {_percentile(seconds, 50):.2f} ms, p99 {p99:.1f} ms (before"
@@ -626,19 +725,56 @@ def measured(name: str, scale: float, seconds_max: float) -> Figures:
         f" {peak:.0f} MB over {idle:.0f} MB; {took:.1f} s{ended}; load {load:.1f}",
         flush=True,
     )
-    return {
-        f"{name}_p99_ms": p99, f"{name}_baseline_p99_ms": before_p99, f"{name}_peak_mb": peak,
-    }  # fmt: skip
+    return {"p99_ms": p99, "baseline_p99_ms": before_p99, "peak_mb": peak}
 
 
-def _asked(pipe: Pipe, message: str, name: str) -> list[float]:
+def best_run(run: Callable[[], Figures]) -> Figures:
+    """Repeat an attack while its p99 is above the goal, up to `RUNS_MAX` runs.
+
+    Returns:
+        The latencies of the run with the lowest p99, and the highest peak of all runs.
+    """
+    runs = [run()]
+    while runs[-1]["p99_ms"] > P99_MS_MAX and len(runs) < RUNS_MAX:
+        runs.append(run())
+    best = min(runs, key=lambda figures: figures["p99_ms"])
+    return best | {"peak_mb": max(figures["peak_mb"] for figures in runs)}
+
+
+def missed_goals(name: str, figures: Figures) -> list[str]:
+    """One line per goal that an attack misses."""
+    p99, before, peak = (figures[key] for key in ("p99_ms", "baseline_p99_ms", "peak_mb"))
+    missed = []
+    if p99 > P99_MS_MAX:
+        missed.append(f"p99 {p99:.1f} ms (before the attack {before:.1f}), goal {P99_MS_MAX:.0f}")
+    if peak > PEAK_MB_MAX:
+        missed.append(f"peak memory {peak:.1f} MB, goal {PEAK_MB_MAX:.0f}")
+    return [f"{name}: {line}" for line in missed]
+
+
+def refused_clients(broker: Headrace) -> int:
+    """How many of some new connections, all open at a time, get no response."""
+    request = frame(METADATA, 1, topics=[{"name": "polite"}])
+    answered = 0
+    with contextlib.ExitStack() as stack:
+        for _ in range(_NEW_CLIENTS):
+            with contextlib.suppress(OSError):
+                address = ("127.0.0.1", broker.port)
+                client = socket.create_connection(address, _NEW_CLIENT_SECONDS_MAX)
+                stack.enter_context(client)
+                client.sendall(request)
+                answered += bool(client.recv(4))
+    return _NEW_CLIENTS - answered
+
+
+def _asked(pipe: Pipe, message: str) -> list[float]:
     """The seconds of the polite client's requests since the last message."""
     pipe.send(message)
     if not pipe.poll(_TIMEOUT_SECONDS):
-        sys.exit(f"{name}: the polite client got no answer within {_TIMEOUT_SECONDS} s")
+        raise AttackError(f"the polite client got no response within {_TIMEOUT_SECONDS} s")
     seconds = pipe.recv()
     if isinstance(seconds, str) or not seconds:
-        sys.exit(f"{name}: {seconds or 'the polite client got no answer'}")
+        raise AttackError(seconds or "the polite client got no response")
     return list(seconds)
 
 
@@ -656,18 +792,26 @@ def main() -> None:
     parser.add_argument("--only", choices=ATTACKS, nargs="+", help="some attacks")
     arguments = parser.parse_args()
     os.nice(arguments.nice)
-    figures: Figures = {}
+    size = QUICK if arguments.quick else FULL
+    runs: dict[str, Figures] = {}
+    missed: list[str] = []
     for name in arguments.only or ATTACKS:
-        scale = _QUICK_SCALES.get(name, 0.1) if arguments.quick else 1.0
-        seconds_max = _QUICK_SECONDS_MAX if arguments.quick else _ATTACK_SECONDS_MAX
-        figures |= measured(name, scale, seconds_max)
-    for unit in ("_baseline_p99_ms", "_peak_mb", "_p99_ms"):
-        found = [value for key, value in figures.items() if key.endswith(unit)]
-        if unit == "_p99_ms":
-            found = [figures[f"{name}_p99_ms"] for name in arguments.only or ATTACKS]
-        figures["worst" + unit] = max(found)
-    figures["load"] = os.getloadavg()[0]
-    print(json.dumps({key: round(value, 2) for key, value in figures.items()}))
+        try:
+            runs[name] = best_run(functools.partial(measured, name, size))
+        except AttackError as error:
+            missed.append(f"{name}: {error}")
+        else:
+            missed += missed_goals(name, runs[name])
+    summary = {
+        f"{name}_{key}": value for name, figures in runs.items() for key, value in figures.items()
+    }
+    for key in ("baseline_p99_ms", "peak_mb", "p99_ms"):
+        summary[f"worst_{key}"] = max((figures[key] for figures in runs.values()), default=0)
+    summary["load"] = os.getloadavg()[0]
+    for line in missed:
+        print(f"goal missed: {line}", file=sys.stderr)
+    print(json.dumps({key: round(value, 2) for key, value in summary.items()}))
+    sys.exit(bool(missed))
 
 
 if __name__ == "__main__":
