@@ -246,11 +246,11 @@ def test_replicas_stay_where_they_are(wire: Any) -> None:
     every = wire.call(43, 2, election_type=0, topic_partitions=None, timeout=0)
     assert (every.error_code, every.replica_election_results) == (0, ())
     assert wire.call(46, 0, timeout=0, topics=None).topics == ()
-    moves = [(0, [1]), (0, [2]), (0, None), (9, [1])]
-    partitions = [{"partition_index": index, "replicas": ids} for index, ids in moves]
-    topics = [{"name": "orders", "partitions": partitions}]
-    answer = wire.call(45, 0, timeout=0, topics=topics)
-    assert [one.error_code for one in answer.responses[0].partitions] == [0, 39, 85, 3]
+    for index, replicas, code in [(0, [1], 0), (0, [2], 39), (0, None, 85), (9, [1], 3)]:
+        partitions = [{"partition_index": index, "replicas": replicas}]
+        topics = [{"name": "orders", "partitions": partitions}]
+        answer = wire.call(45, 0, timeout=0, topics=topics)
+        assert [one.error_code for one in answer.responses[0].partitions] == [code]
 
 
 def test_there_are_no_quotas_and_no_users(wire: Any) -> None:

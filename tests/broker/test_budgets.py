@@ -69,13 +69,13 @@ REPEATED: list[tuple[int, int, dict[str, Any], int]] = [
              "cursor": None}, 10_000),
     (90, 0, {"groups": [{"group_id": "g", "topics": None}] * MANY}, 1000),
     (42, 2, {"groups_names": ["g"] * MANY}, 1000),
+    (23, 4, {"replica_id": -1, "topics": [{"topic": "orders", "partitions": [
+        {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}] * MANY}]}, 1000),
+    (10, 4, {"key_type": 0, "coordinator_keys": ["g"] * MANY}, 1000),
     # In proportion to the request.
     (2, 5, {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": [
         {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}] * MANY}]},
      MANY * 40),
-    (23, 4, {"replica_id": -1, "topics": [{"topic": "orders", "partitions": [
-        {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}] * MANY}]}, MANY * 40),
-    (10, 4, {"key_type": 0, "coordinator_keys": ["g"] * MANY}, MANY * 40),
     (43, 2, {"election_type": 0, "timeout": 1, "topic_partitions": [
         {"topic": "t" * 20_000, "partitions": list(range(MANY))}]}, MANY * 50),
     (35, 1, {"topics": [{"topic": "orders", "partitions": [0] * MANY}]}, 10_000),

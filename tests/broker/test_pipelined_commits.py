@@ -28,15 +28,15 @@ TIMEOUT = 10
 
 
 def committing(group: str, *offsets: int, member: str = "") -> bytes:
-    """The body of a commit of offsets, all to one partition."""
+    """Encode a commit of offsets, one for each partition from the first one on."""
     places = [
         {
-            "partition_index": 0,
+            "partition_index": index,
             "committed_offset": offset,
             "committed_leader_epoch": 0,
             "committed_metadata": None,
         }
-        for offset in offsets
+        for index, offset in enumerate(offsets)
     ]
     fields = {
         "group_id": group,
@@ -120,22 +120,22 @@ def test_a_long_member_id_is_not_written_with_every_offset(
 ) -> None:
     with headrace.Broker(tmp_path) as broker, connecting(broker) as connect:
         client = group_client(connect())
-        client.create_topic("orders")
+        client.create_topic("orders", 1000)
         before = _journal_bytes(tmp_path)
         client.wire.send(COMMIT, 9, committing("g", *range(1000), member="m" * 300_000))
         assert client.wire.receive()[1]
-        assert client.fetch(("orders", 0)) == [("orders", 0, 999, 0)]
+        assert client.fetch(("orders", 999)) == [("orders", 999, 999, 0)]
         assert _journal_bytes(tmp_path) - before < 1000 * 500
 
 
 def test_a_long_name_goes_with_few_offsets_only(client: Any) -> None:
-    client.create_topic("orders")
+    client.create_topic("orders", 200)
     long = "g" * 32_000
-    offsets = [("orders", 0, one) for one in range(200)]
+    offsets = [("orders", index, index) for index in range(200)]
     assert {code for _, _, code in client.commit(*offsets, group_id=long)} == {42}
-    assert client.fetch(("orders", 0), group=long) == [("orders", 0, -1, 0)]
+    assert client.fetch(("orders", 99), group=long) == [("orders", 99, -1, 0)]
     assert {code for _, _, code in client.commit(*offsets[:100], group_id=long)} == {0}
-    assert client.fetch(("orders", 0), group=long) == [("orders", 0, 99, 0)]
+    assert client.fetch(("orders", 99), group=long) == [("orders", 99, 99, 0)]
 
 
 def test_long_names_are_not_kept_by_those_who_work_with_them(client: Any) -> None:

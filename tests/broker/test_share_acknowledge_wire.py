@@ -248,6 +248,16 @@ def test_one_bad_batch_fails_all_of_its_partition_and_no_other(
     assert live(broker, partition=1) == "SPSO=4, SPEO=4"
 
 
+def test_a_repeated_partition_is_acknowledged_each_time_and_answered_once(
+    broker: headrace.Broker, one: Sharer
+) -> None:
+    produce(one.wire, 4)
+    one.take()
+    acks = [*one.topics((0, 0, ACCEPT)), *one.topics((9, 9, ACCEPT)), *one.topics((2, 2, ACCEPT))]
+    assert partition_of(one.acknowledge(topics=acks)).error_code == 42
+    assert live(broker) == ("SPSO=1, SPEO=4, 1 acquired 1, 2 acknowledged, 3 acquired 1")
+
+
 def test_a_range_may_be_of_many_batches_and_of_a_part_of_one(
     broker: headrace.Broker, one: Sharer, code: Code
 ) -> None:

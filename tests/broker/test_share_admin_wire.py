@@ -256,9 +256,13 @@ def test_names_that_are_no_share_groups(admin: Admin, client: Any, group: str, c
 
 
 def test_each_partition_has_its_own_error(admin: Admin) -> None:
-    assert admin.altered(
-        (TOPIC, 0, 10), ("absent", 0, 0), (TOPIC, 7, 0), (TOPIC, 1, 1), (TOPIC, 1, -2)
-    ) == [(TOPIC, 0, 0), (TOPIC, 7, 3), (TOPIC, 1, 1), (TOPIC, 1, 1), ("absent", 0, 3)]
+    assert admin.altered((TOPIC, 0, 10), ("absent", 0, 0), (TOPIC, 7, 0), (TOPIC, 1, 1)) == [
+        (TOPIC, 0, 0),
+        (TOPIC, 7, 3),
+        (TOPIC, 1, 1),
+        ("absent", 0, 3),
+    ]
+    assert admin.altered((TOPIC, 1, -2)) == [(TOPIC, 1, 1)]
     assert admin.places() == {(TOPIC, 0): (10, 0), (TOPIC, 1): (0, 0)}
 
 

@@ -104,6 +104,19 @@ class Budgets:
             found[key] += 1
         return found
 
+    async def by_topic(self, named: Iterable[tuple[str, int, T]]) -> dict[str, dict[int, T]]:
+        """Group the partitions that a request names by topic, each once, with pauses.
+
+        As in Kafka, the last mention of a partition counts. Topics without partitions are left out.
+
+        Args:
+            named: Topic, partition, and what the request has for the partition.
+        """
+        grouped: dict[str, dict[int, T]] = {}
+        async for topic, index, item in self.portions(named, _COUNTED_PORTION):
+            grouped.setdefault(topic, {})[index] = item
+        return grouped
+
     async def encoded(self, request: Request, answer: dict[str, Any]) -> Raw:
         """Encode a large response in a thread; call it inside `one_large`. Empties `answer`."""
         encode = partial(encoded_and_freed, request.api_key, request.version, answer)

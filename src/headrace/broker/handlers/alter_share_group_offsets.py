@@ -20,10 +20,13 @@ _PORTION = 200  # partitions in one command: some milliseconds
 
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
-    starts = tuple(
-        (topic.topic_name, one.partition_index, one.start_offset)
+    named = await services.budgets.by_topic(
+        (topic.topic_name, partition.partition_index, partition.start_offset)
         for topic in message.topics
-        for one in topic.partitions
+        for partition in topic.partitions
+    )
+    starts = tuple(
+        (name, index, start) for name, offsets in named.items() for index, start in offsets.items()
     )
     answers: Sequence[Refused | None] | Refused | None = misnamed(message.group_id, services)
     if answers is None:

@@ -24,4 +24,5 @@ async def handle(
         "error_message": "there is no authentication, and so no user",
         "credential_infos": [],
     }
-    return fine | {"results": [{"user": user.name} | absent for user in message.users or ()]}
+    names = dict.fromkeys(user.name for user in message.users or ())
+    return fine | {"results": [{"user": name} | absent for name in names]}

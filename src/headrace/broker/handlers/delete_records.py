@@ -28,17 +28,21 @@ class _Deletion(NamedTuple):
 
 
 async def handle(request: Request, services: Services) -> Answer:
-    topics = request.message().topics
-    deletions = [
-        _Deletion(topic.name, partition.partition_index, partition.offset)
-        for topic in topics
+    named = await services.budgets.by_topic(
+        (topic.name, partition.partition_index, partition.offset)
+        for topic in request.message().topics
         for partition in topic.partitions
+    )
+    deletions = [
+        _Deletion(name, index, offset)
+        for name, offsets in named.items()
+        for index, offset in offsets.items()
     ]
     remaining = iter(await _deleted(deletions, services))
     return {
         "topics": [
-            {"name": topic.name, "partitions": list(islice(remaining, len(topic.partitions)))}
-            async for topic in services.budgets.portions(topics)
+            {"name": name, "partitions": list(islice(remaining, len(offsets)))}
+            async for name, offsets in services.budgets.portions(named.items())
         ]
     }
 
@@ -56,7 +60,7 @@ async def _deleted(deletions: list[_Deletion], services: Services) -> list[dict[
             targets.append(_failed(deletion, error))
         else:
             targets.append(partition)
-            offsets[partition] = max(offset, offsets.get(partition, 0))
+            offsets[partition] = offset
     starts = await services.topics.partitions.delete_records(offsets)
     return [
         _result(deletion, target, starts)

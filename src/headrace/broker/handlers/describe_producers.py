@@ -18,9 +18,11 @@ PRODUCERS_MAX = 100_000  # in one response
 
 async def handle(request: Request, services: Services) -> Answer:
     # Once each: a short request could ask for a partition with many producers very often.
-    named: dict[str, dict[int, None]] = {}
-    for topic in request.message().topics:
-        named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    named = await services.budgets.by_topic(
+        (topic.name, index, None)
+        for topic in request.message().topics
+        for index in topic.partition_indexes
+    )
     builder = _Builder(services)
     topics = []
     async with services.budgets.one_large():

@@ -52,11 +52,14 @@ async def _topics(asked: Any, queue: Queue, services: Services) -> list[dict[str
             for topic, indexes in await _all(queue, services)
         ]
     topics = services.catalog.topics
+    named = await services.budgets.by_topic(
+        (topic.topic_name, index, None) for topic in asked.topics for index in topic.partitions
+    )
     return [
-        await _topic(topics[one.topic_name], one.partitions, queue, services)
-        if one.topic_name in topics
-        else _unknown(one.topic_name, one.partitions)
-        async for one in services.budgets.portions(asked.topics)
+        await _topic(topics[name], indexes, queue, services)
+        if name in topics
+        else _unknown(name, indexes)
+        async for name, indexes in services.budgets.portions(named.items())
     ]
 
 

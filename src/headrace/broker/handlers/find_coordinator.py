@@ -22,7 +22,7 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     kind = getattr(message, "key_type", _GROUP)
-    keys = [message.key] if request.version < 4 else message.coordinator_keys
+    keys = [message.key] if request.version < 4 else list(dict.fromkeys(message.coordinator_keys))
     if kind == _TRANSACTION:
         for key in keys[:_LOGGED_MAX]:
             transactions.log_refusal(key, request, services)

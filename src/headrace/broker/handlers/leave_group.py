@@ -23,9 +23,8 @@ async def handle(request: Request, services: Services) -> Answer:
     if request.version < _SEVERAL_SINCE:
         leavers: tuple[Leaver, ...] = (Leaver(MemberId(message.member_id)),)
     else:
-        leavers = tuple(
-            Leaver(MemberId(one.member_id), one.group_instance_id) for one in message.members
-        )
+        named = (Leaver(MemberId(one.member_id), one.group_instance_id) for one in message.members)
+        leavers = tuple(dict.fromkeys(named))
     answers: list[Any] = []
     for first in range(0, len(leavers), _PORTION) or (0,):
         command = Leave(message.group_id, leavers[first : first + _PORTION])

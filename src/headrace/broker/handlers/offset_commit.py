@@ -35,7 +35,7 @@ Good = list[tuple[TopicKey, int]]
 def handle(request: Request, services: Services) -> Answering:
     if len(request.body) > DECODE_BYTES_MAX:
         return _large(request, services)
-    message = offset_commits.read(request.body, request.version)
+    message = _read(request)
     told: Told = {}  # of what cannot be committed; it comes first in the answer
     good: Good = []
     offsets: list[Offset] = []
@@ -70,7 +70,7 @@ async def _large(request: Request, services: Services) -> Raw:
     told: Told = {}
     waiting: list[tuple[Good, asyncio.Future[Any]]] = []
     async with budgets.one_large():
-        message = await budgets.in_thread(partial(offset_commits.read, request.body, version))
+        message = await budgets.in_thread(partial(_read, request))
         refused = services.group_memory.admit_commit(
             message.group, len(request.body), (), by_member=message.generation >= 0
         )
@@ -102,6 +102,27 @@ async def _large(request: Request, services: Services) -> Raw:
         await asyncio.sleep(0)
     async with budgets.one_large():
         return await budgets.in_thread(partial(_answer, told, version))
+
+
+def _read(request: Request) -> CommitRequest:
+    """Decode a request, each partition once: as in Kafka, the last offset counts.
+
+    Raises: Malformed.
+    """
+    message = offset_commits.read(request.body, request.version)
+    topics = message.topics
+    if len(topics) == 1 and len(topics[0][1]) == 1:
+        return message
+    last: dict[TopicKey, dict[int, Place]] = {}
+    for key, places in topics:
+        last.setdefault(key, {}).update({place.partition: place for place in places})
+    if sum(map(len, last.values())) == _count(message):
+        return message
+    once = [
+        (key, [place for place in places if last[key][place.partition] is place])
+        for key, places in topics
+    ]
+    return message._replace(topics=once)
 
 
 def _count(message: CommitRequest) -> int:

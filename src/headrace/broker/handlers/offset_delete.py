@@ -17,9 +17,14 @@ async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     known: list[tuple[str, int]] = []
     codes: list[tuple[tuple[str, int], Code]] = []
-    for topic in message.topics:
-        for partition in topic.partitions:
-            place = topic.name, partition.partition_index
+    named = await services.budgets.by_topic(
+        (topic.name, partition.partition_index, None)
+        for topic in message.topics
+        for partition in topic.partitions
+    )
+    for name, indexes in named.items():
+        for index in indexes:
+            place = name, index
             if services.partition(*place) is None:
                 codes.append((place, Code.UNKNOWN_TOPIC_OR_PARTITION))
             else:

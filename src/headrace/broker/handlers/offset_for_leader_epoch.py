@@ -16,16 +16,20 @@ from headrace.broker.services import Services
 async def handle(request: Request, services: Services) -> Answer:
     topics: list[dict[str, Any]] = []
     portion = 0
-    for topic in request.message().topics:
+    named = await services.budgets.by_topic(
+        (topic.topic, asked.partition, asked)
+        for topic in request.message().topics
+        for asked in topic.partitions
+    )
+    for name, requested in named.items():
         partitions = []
-        for asked in topic.partitions:
+        for index, asked in requested.items():
             portion = (portion + 1) % PORTION
             if not portion:
                 await asyncio.sleep(0)
-            partition = await services.opened(topic.topic, asked.partition)
-            end = _end(partition, asked)
-            partitions.append({"partition": asked.partition} | end)
-        topics.append({"topic": topic.topic, "partitions": partitions})
+            partition = await services.opened(name, index)
+            partitions.append({"partition": index} | _end(partition, asked))
+        topics.append({"topic": name, "partitions": partitions})
     return {"topics": topics}
 
 

@@ -73,6 +73,7 @@ class _Part:
     topic: str | UUID
     index: int
     records: memoryview | None
+    is_repeated: bool = False  # the request has several batches for the partition
     is_done: bool = False
     terms: Terms | None = None
     validated: Validated | None = None  # once only: it may have been changed by that
@@ -228,6 +229,9 @@ class _Produce:
         """Return the partition that a batch goes to. Raises: Faulty."""
         if self._acks not in _ACKS:
             raise Faulty(Code.INVALID_REQUIRED_ACKS, f"acks {self._acks}; -1, 0 and 1 are possible")
+        if part.is_repeated:
+            message = f"several batches for partition {part.index} of {part.topic} in one request"
+            raise Faulty(Code.INVALID_REQUEST, message)
         topics = self._services.topics
         catalog = topics.catalog
         if isinstance(part.topic, UUID):
@@ -420,27 +424,32 @@ def _decoded_many(request: Request) -> tuple[int, list[list[_Part]]]:
 
 
 def _decoded(request: Request, parts_max: int) -> tuple[int, list[list[_Part]]]:
-    """Acks and the partitions by topic. Raises: Malformed; _ManyPartsError."""
+    """Acks and the partitions by topic, each once. Raises: Malformed; _ManyPartsError."""
     source, flexible = Reader(request.body), request.version >= _FLEXIBLE_SINCE
     if flexible:
         source.compact_nullable_string()
     else:
         source.nullable_string()
     acks, _ = source.unpack(_ACKS_TIMEOUT)
-    topics = []
+    topics: dict[str | UUID, dict[int, _Part]] = {}
     parts_left = parts_max
     for _ in range(_count(source, flexible)):
-        parts = _decoded_topic(source, request.version, parts_left)
-        topics.append(parts)
-        parts_left -= len(parts) or 1
+        parts_left -= _decode_topic(source, request.version, parts_left, topics) or 1
         if flexible:
             source.tags()
     if flexible:
         source.tags()
-    return acks, topics
+    return acks, [list(parts.values()) for parts in topics.values()]
 
 
-def _decoded_topic(source: Reader, version: int, parts_max: int) -> list[_Part]:
+def _decode_topic(
+    source: Reader, version: int, parts_max: int, topics: dict[str | UUID, dict[int, _Part]]
+) -> int:
+    """Add the partitions of a topic to `topics`; return their number, repeated ones included.
+
+    A partition that is repeated is marked, and refused: another batch of it would be lost if the
+    last one counted, as in Kafka.
+    """
     flexible = version >= _FLEXIBLE_SINCE
     topic: UUID | str
     if version >= _IDS_SINCE:
@@ -449,19 +458,21 @@ def _decoded_topic(source: Reader, version: int, parts_max: int) -> list[_Part]:
         topic = source.compact_nullable_string() or ""
     else:
         topic = source.nullable_string() or ""
-    parts = []
     count = _count(source, flexible)
     if count > parts_max or parts_max <= 0:
         raise _ManyPartsError
+    parts = topics.setdefault(topic, {})
     for _ in range(count):
         if flexible:
             index, size = source.int32(), source.uvarint() - 1
         else:
             index, size = source.unpack(_INDEX_SIZE)
-        parts.append(_Part(topic, index, None if size < 0 else source.take(size)))
+        part = _Part(topic, index, None if size < 0 else source.take(size))
+        part.is_repeated = index in parts
+        parts[index] = part
         if flexible:
             source.tags()
-    return parts
+    return count
 
 
 def _count(source: Reader, flexible: bool) -> int:

@@ -4,6 +4,7 @@ ElectLeaders (43), AlterPartitionReassignments (45) and ListPartitionReassignmen
 Source: KIP-460, KIP-455; ReplicationControlManager (4.3).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.broker.errors import Code
@@ -22,16 +23,20 @@ async def handle(request: Request, services: Services) -> Answer:
         }
     if request.api_key == _LIST:
         return {"error_code": Code.NONE, "error_message": None, "topics": []}
+    reassignments = await services.budgets.by_topic(
+        (topic.name, partition.partition_index, partition.replicas)
+        for topic in message.topics
+        for partition in topic.partitions
+    )
     responses = [
         {
-            "name": topic.name,
+            "name": name,
             "partitions": [
-                {"partition_index": asked.partition_index}
-                | _said(*_reassigned(topic.name, asked, services))
-                async for asked in portions(topic.partitions)
+                {"partition_index": index} | _said(*_reassigned(name, index, replicas, services))
+                async for index, replicas in portions(partitions.items())
             ],
         }
-        async for topic in portions(message.topics)
+        async for name, partitions in portions(reassignments.items())
     ]
     return {"error_code": Code.NONE, "error_message": None, "responses": responses}
 
@@ -39,15 +44,20 @@ async def handle(request: Request, services: Services) -> Answer:
 async def _elected(message: Any, services: Services) -> list[dict[str, Any]]:
     """What was asked for by name; of all partitions (null), those that changed: none."""
     portions = services.budgets.portions
+    elections = await services.budgets.by_topic(
+        (topic.topic, index, None)
+        for topic in message.topic_partitions or ()
+        for index in topic.partitions
+    )
     return [
         {
-            "topic": topic.topic,
+            "topic": name,
             "partition_result": [
-                {"partition_id": index} | _said(*_election(topic.topic, index, services))
-                async for index in portions(topic.partitions)
+                {"partition_id": index} | _said(*_election(name, index, services))
+                async for index in portions(indexes)
             ],
         }
-        async for topic in portions(message.topic_partitions or ())
+        async for name, indexes in portions(elections.items())
     ]
 
 
@@ -57,13 +67,15 @@ def _election(topic: str, index: int, services: Services) -> tuple[Code, str]:
     return Code.ELECTION_NOT_NEEDED, "the only replica leads"
 
 
-def _reassigned(topic: str, asked: Any, services: Services) -> tuple[Code, str | None]:
+def _reassigned(
+    topic: str, index: int, replicas: Sequence[int] | None, services: Services
+) -> tuple[Code, str | None]:
     here = (services.config.node_id,)
-    if services.partition(topic, asked.partition_index) is None:
+    if services.partition(topic, index) is None:
         return Code.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
-    if asked.replicas is None:
+    if replicas is None:
         return Code.NO_REASSIGNMENT_IN_PROGRESS, "nothing is being moved"
-    if tuple(asked.replicas) != here:
+    if tuple(replicas) != here:
         return Code.INVALID_REPLICA_ASSIGNMENT, f"broker {here[0]} is the only one"
     return Code.NONE, None
 

@@ -100,6 +100,7 @@ def _when_durable(
     services: Services,
 ) -> Later:  # fmt: skip
     group, _ = session_key_of(message)
+    acked = _once_each(acked)
     later = Later()
 
     def tell(fault: StorageFault | None) -> None:
@@ -108,6 +109,18 @@ def _when_durable(
 
     services.shares.shard(group).when_durable(tell)
     return later
+
+
+def _once_each(acked: list[AcknowledgedPart]) -> list[AcknowledgedPart]:
+    """Return one result for each partition, an error if there is one."""
+    if len(acked) == 1:
+        return acked
+    results: dict[tuple[UUID, int], AcknowledgedPart] = {}
+    for part in acked:
+        key = part.topic_id, part.partition
+        if part.code or key not in results:
+            results[key] = part
+    return list(results.values())
 
 
 def session_key_of(message: AcknowledgeRequest | FetchRequest) -> SessionKey:
