@@ -1,7 +1,8 @@
 """The inside of a broker without its server, on a disk and a clock that tests hold."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -47,3 +48,21 @@ def play(make: Callable[[], B], scene: Callable[[B], Coroutine[Any, Any, None]])
             await broker.services.close()
 
     asyncio.run(asyncio.wait_for(go(), SECONDS_MAX))
+
+
+@asynccontextmanager
+async def counted_turns() -> AsyncIterator[list[int]]:
+    """Count the turns of the event loop in the one element of what is yielded."""
+    turns = [0]
+
+    async def count() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await asyncio.sleep(0)
+    try:
+        yield turns
+    finally:
+        counting.cancel()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from tests.broker.inside_rig import Inside, play
+from tests.broker.inside_rig import Inside, counted_turns, play
 
 from headrace.broker.partitions import Partition
 from headrace.broker.scrub import Scrub
@@ -280,19 +280,9 @@ def test_partitions_without_sealed_segments_do_not_hold_the_loop() -> None:
     async def many(broker: Inside) -> None:
         topics = broker.services.topics
         await topics.create(CreateTopic("orders", topics.new_id(), 50, {}))
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(count())
-        await asyncio.sleep(0)
-        await broker.services.scrub.run_pass()
-        counting.cancel()
-        assert turns >= 50
+        async with counted_turns() as turns:
+            await broker.services.scrub.run_pass()
+        assert turns[0] >= 50
 
     scene(many)
 

@@ -36,7 +36,7 @@ from headrace.log.memory_disk import MemoryDisk
 from headrace.wire.batches import Record
 
 from . import inside_rig
-from .inside_rig import Inside
+from .inside_rig import Inside, counted_turns
 
 MEMBER = MemberId("member")
 MINUTES_5 = 300_000
@@ -284,18 +284,9 @@ def test_the_search_for_young_records_lets_others_have_their_turn(
         broker.clock.advance(3 * MINUTES_5)
         old = broker.journal.log.end_offset
         await broker.work(busy, 1)
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(count())
-        await broker.services.share_pruning.prune()
-        counting.cancel()
-        assert turns > old
+        async with counted_turns() as turns:
+            await broker.services.share_pruning.prune()
+        assert turns[0] > old
 
     play(scene, MemoryDisk(), headrace_share_history_ms=str(2 * MINUTES_5))
 
