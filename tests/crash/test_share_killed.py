@@ -86,6 +86,7 @@ def test_the_account_of_stock_clients_closes(durability: str, tmp_path: Path) ->
         ("deliveries_lost_in_recovery", 7),
         ("snapshots_without_finished_records", 7),
         ("rejected_records_vanish", 2),  # the last account finds it
+        ("starts_rewrite_the_journal", 12),  # kills amid starts find it
     ],
 )
 def test_a_bug_that_is_planted_is_found(bug: str, kills: int, tmp_path: Path) -> None:
