@@ -1,13 +1,19 @@
 """Bugs that a kill under stock clients brings to light, as somebody might write them."""
 
 import asyncio
+import os
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.broker.partition import Partition
+from headrace.broker.services import FolderLock
 from headrace.log import group_records
 from headrace.log.compaction import Compaction
+from headrace.log.os_disk import OsDisk
+from headrace.log.recovery_point import RecoveryPoint
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 
@@ -68,3 +74,27 @@ def compaction_moves_offsets(patch: pytest.MonkeyPatch) -> None:
         return left
 
     patch.setattr(Compaction, "_left_of", moving)
+
+
+def starts_rewrite_the_journal(patch: pytest.MonkeyPatch) -> None:
+    """A start cuts off the end of the share groups' journal, and writes it back before it reads.
+
+    What is synced stays: a journal without it would be refused.
+    """
+    sound = FolderLock.__init__
+
+    def rewriting(self: Any, folder: Path) -> None:
+        sound(self, folder)
+        ends: dict[Path, bytes] = {}
+        for journal in folder.glob("__share_group_state-*"):
+            claim = RecoveryPoint(OsDisk(folder), journal.name).claim
+            file = max(journal.glob("*.log"))
+            synced_bytes = claim.size if int(file.stem) == claim.base_offset else 0
+            ends[file] = file.read_bytes()[synced_bytes:][-3_000:]
+            os.truncate(file, file.stat().st_size - len(ends[file]))
+        time.sleep(0.2)
+        for file, end in ends.items():
+            with file.open("ab") as appended:
+                appended.write(end)
+
+    patch.setattr(FolderLock, "__init__", rewriting)

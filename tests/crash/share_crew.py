@@ -58,6 +58,15 @@ class Court(Stage):
             self.auditor.locks_lost()
             self.lives_us.append(now_us())
 
+    def died_amid_start(self) -> None:
+        """The broker was killed amid a start.
+
+        The next life counts as a part of this one: stock consumers may still hand out records that
+        they fetched before both.
+        """
+        with self.condition:
+            self.auditor.locks_lost()
+
     def did(self, worker: str, times: int = 1) -> None:
         with self.condition:
             self.changes[worker] = self.changes.get(worker, 0) + times

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from headrace.client.admin import create_topic
 from headrace.client.connection import Cluster
-from headrace.demo.server import Server
 
 from .group_crew import PARTITIONS, TOPIC, Committer, Janitor, Stage, Worker, committed
 from .group_members import ClassicMember, ClassicTeam, ConsumerMember, ConsumerTeam, Team
+from .killed_server import KilledServer
 from .kills import KILLS_FACTOR
 
 KILLS = 5 * KILLS_FACTOR
@@ -53,7 +53,7 @@ def survive(
 ) -> None:
     stage = Stage()
     chance = random.Random(0)
-    with Server(folder, settings=SETTINGS) as server:
+    with KilledServer(folder, seed=str(gates), settings=SETTINGS) as server:
         stage.bootstrap = server.bootstrap
         with Cluster(server.bootstrap) as cluster:
             create_topic(cluster, TOPIC, PARTITIONS)
@@ -68,6 +68,8 @@ def survive(
                 server.kill()
                 stage.tell(gate="")
                 stage.wait(lambda: stage.resting == len(crew), lambda: stage.resting)
+                if server.draw():
+                    server.kill_amid_start()
                 server.start()
                 check(stage, team)
                 stage.tell(up=True)
@@ -77,6 +79,7 @@ def survive(
             for worker in crew:
                 worker.join()
     assert stage.failure is None
+    assert server.kills_amid_starts >= KILLS // 4
 
 
 def work(stage: Stage, team: Team, changes: int) -> None:

@@ -22,10 +22,10 @@ from headrace.client.configs import set_group_configs
 from headrace.client.connection import Cluster
 from headrace.client.leases import describe
 from headrace.demo.evidence import DeadLetter, dead_letters
-from headrace.demo.server import Server
 from headrace.sim.auditor import Auditor
 
 from . import stock_crew
+from .killed_server import KilledServer
 from .kills import KILLS_FACTOR, PLANTED_SERVER
 from .share_clients import Feeder, StockConsumer
 from .share_crew import (
@@ -61,7 +61,8 @@ SETTINGS = {
 def test_the_account_of_stock_clients_closes(durability: str, tmp_path: Path) -> None:
     settings = {**SETTINGS, **stock_crew.SETTINGS, "headrace.durability": durability}
     gates = [*GATES, *STOCK_GATES]
-    with Theatre(Server(tmp_path, settings=settings), seed=durability, stock=True) as theatre:
+    server = KilledServer(tmp_path, seed=durability, settings=settings)
+    with Theatre(server, seed=durability, stock=True) as theatre:
         for kill in range(KILLS):
             theatre.work(gates[kill % len(gates)])
             theatre.kill()
@@ -72,6 +73,11 @@ def test_the_account_of_stock_clients_closes(durability: str, tmp_path: Path) ->
     assert theatre.failures == []
     assert {letter.group for letter in letters} == {COPIED, STOCK}
     assert any("limit" in letter.reason for letter in letters), "no record was exhausted"
+    amid, early = server.kills_amid_starts, server.kills_before_listening
+    counts = f"{KILLS} kills, and {amid} amid starts, {early} of them before the broker listened"
+    print(counts)  # noqa: T201  # a count of the run, which `pytest -rP` shows
+    assert amid >= KILLS // 4
+    assert early > 0 or KILLS_FACTOR == 1, "no kill came before the broker listened"
 
 
 @pytest.mark.parametrize(
@@ -80,11 +86,12 @@ def test_the_account_of_stock_clients_closes(durability: str, tmp_path: Path) ->
         ("deliveries_lost_in_recovery", 7),
         ("snapshots_without_finished_records", 7),
         ("rejected_records_vanish", 2),  # the last account finds it
+        ("starts_rewrite_the_journal", 12),  # kills amid starts find it
     ],
 )
 def test_a_bug_that_is_planted_is_found(bug: str, kills: int, tmp_path: Path) -> None:
     command = (sys.executable, str(PLANTED_SERVER), bug, "serve")
-    server = Server(tmp_path, settings=SETTINGS, command=command)
+    server = KilledServer(tmp_path, seed=bug, settings=SETTINGS, command=command)
     with Theatre(server, seed=bug) as theatre:
         for kill in range(kills):
             theatre.work(GATES[kill % len(GATES)])
@@ -103,7 +110,7 @@ class Theatre:
         stock: whether stock producers and consumers of groups work beside those of shares.
     """
 
-    def __init__(self, server: Server, *, seed: str, stock: bool = False) -> None:
+    def __init__(self, server: KilledServer, *, seed: str, stock: bool = False) -> None:
         self._server = server
         self._random = random.Random(seed)
         self._court = Court()
@@ -173,13 +180,19 @@ class Theatre:
             court.wait(lambda: court.held, lambda: f"nobody came to {gate}")
 
     def kill(self) -> None:
-        """Kill the broker, start it again, and look what it has kept before anybody goes on."""
+        """Kill the broker, start it again, and look what it has kept before anybody goes on.
+
+        After one kill in four a second one comes amid the start, and the broker starts once more.
+        """
         court = self._court
         court.up = False
         self._server.kill()
         court.died()
         court.tell(gate="")
         court.wait(lambda: court.resting == len(self._members), lambda: court.resting)
+        if self._server.draw():
+            self._server.kill_amid_start()
+            court.died_amid_start()
         self._server.start()
         with Cluster(self._server.bootstrap) as cluster:
             for group in (COPIED, PLAIN, STOCK):
