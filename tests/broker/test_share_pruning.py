@@ -1,8 +1,10 @@
 """The journal of share groups is cut at its front, and what it says stays the same."""
 
 import asyncio
+import contextlib
 import errno
 import logging
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.replay import JournalDamaged
+from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import STATE_TOPIC
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
@@ -32,7 +35,7 @@ from headrace.core.types import MemberId, Span
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import repair_disk
 from headrace.log import share_batches, times
-from headrace.log.memory_disk import MemoryDisk
+from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.wire.batches import Record
 
 from . import inside_rig
@@ -59,12 +62,14 @@ class Broker(Inside):
             return known
         made = await self.services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
         assert isinstance(made, Topic)
-        records = [Record(0, self.clock.wall(), b"", b"") for _ in range(1000)]
+        await self.produce(1000)
+        return made
+
+    async def produce(self, count: int) -> None:
         log = self.services.topics.partition("orders", 0)
         assert log is not None
-        log.append_records(records)
+        log.append_records([Record(0, self.clock.wall(), b"", b"") for _ in range(count)])
         await log.durable()
-        return made
 
     async def ask(self, group: str, command: Any) -> Any:
         answer = await self.services.shares.ask(group, command)
@@ -76,14 +81,14 @@ class Broker(Inside):
         await self.ask(group, Heartbeat(group, MEMBER, 0, frozenset({"orders"})))
         return ShareKey(group, topic.id, 0)
 
-    async def work(self, key: ShareKey, times: int) -> None:
+    async def work(self, key: ShareKey, times: int, second: Verdict = Verdict.REJECT) -> None:
         """Acquire two records and settle one of them, so many times."""
         for _ in range(times):
             first = self.share(key).next_fetch_offset()
             wanted = Acquire(MEMBER, [Span(first, first + 1)], 2, 2000, exact=True)
             (taken, *_) = await self.ask(key.group, On(key, wanted))
             offsets = Span(*next(iter(taken.spans)))
-            for offset, verdict in zip(offsets, (Verdict.ACCEPT, Verdict.REJECT), strict=False):
+            for offset, verdict in zip(offsets, (Verdict.ACCEPT, second), strict=False):
                 said = Acknowledged(Span(offset, offset), [verdict], None)
                 await self.ask(key.group, On(key, Acknowledge(MEMBER, [said])))
 
@@ -289,6 +294,65 @@ def test_the_search_for_young_records_lets_others_have_their_turn(
         assert turns[0] > old
 
     play(scene, MemoryDisk(), headrace_share_history_ms=str(2 * MINUTES_5))
+
+
+def test_a_state_that_is_written_during_the_search_replaces_none_before_it_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk, kept, is_cut = MemoryDisk(), list[Any](), threading.Event()
+    sync = MemoryFile.sync
+
+    def sync_once_cut(file: MemoryFile) -> None:
+        assert is_cut.wait(5)
+        sync(file)
+
+    async def scene(broker: Broker) -> None:
+        busy = await broker.join("busy")
+        await broker.produce(100)
+        await broker.work(busy, 20, Verdict.ACCEPT)
+        kept.append(broker.state())
+        threads, before = broker.services.decoding_threads, broker.journal.log.end_offset
+        search, tasks = threads.search, list[asyncio.Task[None]]()
+
+        async def searched(begin: Any, *, end: int) -> Any:
+            found = await search(begin, end=end)
+            if not tasks and broker.journal.log.durable_end == before and searches.pop():
+                monkeypatch.setattr(MemoryFile, "sync", sync_once_cut)
+                tasks.append(asyncio.create_task(broker.work(busy, 1)))
+                while broker.journal.log.end_offset == before:
+                    await asyncio.sleep(0)
+            return found
+
+        shard = broker.services.shares.shards[0]
+        durable, waits = shard.durable, asyncio.Event()
+
+        async def waited() -> None:
+            if tasks:
+                waits.set()
+            await durable()
+
+        shard.durable = waited  # type: ignore[method-assign]
+        searches = [True, False]  # the second one is for history
+        threads.search = searched  # type: ignore[method-assign]  # with a write before its end
+        broker.clock.advance(MINUTES_5)
+        pruning = asyncio.create_task(broker.services.share_pruning.prune())
+        waiting = asyncio.create_task(waits.wait())
+        await asyncio.wait((pruning, waiting), return_when=asyncio.FIRST_COMPLETED)
+        (writing,) = tasks
+        disk.crash()
+        is_cut.set()
+        for task in (pruning, writing):
+            with contextlib.suppress(StorageFault, OSError, AssertionError):
+                await task
+
+    async def later(broker: Broker) -> None:
+        assert broker.state() == kept[0]
+
+    updates = {"share_coordinator_snapshot_update_records_per_snapshot": "1"}
+    with contextlib.suppress(OSError):  # closing a log that the power cut left
+        play(scene, disk, **updates)
+    monkeypatch.setattr(MemoryFile, "sync", sync)
+    play(later, disk, **updates)
 
 
 @pytest.mark.parametrize("error", [30 * DAY, -300 * DAY])

@@ -79,9 +79,10 @@ class SharePruning:
         config = self._config
         cold_below = await self._younger_from(partition, config.share_cold_snapshot_ms)
         await self._replace_cold(shard, cold_below)
-        await shard.durable()
-        end, cuts = partition.log.end_offset, partition.cuts
         history_from = await self._younger_from(partition, config.share_history_ms)
+        await shard.durable()
+        # Nothing is awaited in between: a newer state, which is not durable, would count.
+        end, cuts = partition.log.end_offset, partition.cuts
         until = min(_codec(shard).needed_from(end), history_from)
         if until <= partition.start_offset:
             return
