@@ -40,6 +40,7 @@ from headrace.wire.batches import Record
 
 from . import inside_rig
 from .inside_rig import Inside, counted_turns
+from .partition_rig import until
 
 MEMBER = MemberId("member")
 MINUTES_5 = 300_000
@@ -314,13 +315,12 @@ def test_a_state_that_is_written_during_the_search_replaces_none_before_it_is_du
         threads, before = broker.services.decoding_threads, broker.journal.log.end_offset
         search, tasks = threads.search, list[asyncio.Task[None]]()
 
-        async def searched(begin: Any, *, end: int) -> Any:
-            found = await search(begin, end=end)
+        async def searched(partition: Partition, begin: Any) -> Any:
+            found = await search(partition, begin)
             if not tasks and broker.journal.log.durable_end == before and searches.pop():
                 monkeypatch.setattr(MemoryFile, "sync", sync_once_cut)
                 tasks.append(asyncio.create_task(broker.work(busy, 1)))
-                while broker.journal.log.end_offset == before:
-                    await asyncio.sleep(0)
+                await until(lambda: broker.journal.log.end_offset > before)
             return found
 
         shard = broker.services.shares.shards[0]
@@ -331,7 +331,7 @@ def test_a_state_that_is_written_during_the_search_replaces_none_before_it_is_du
                 waits.set()
             await durable()
 
-        shard.durable = waited  # type: ignore[method-assign]
+        shard.durable = waited  # type: ignore[method-assign, assignment]  # notes that it is waited for
         searches = [True, False]  # the second one is for history
         threads.search = searched  # type: ignore[method-assign]  # with a write before its end
         broker.clock.advance(MINUTES_5)

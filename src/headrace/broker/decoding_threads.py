@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from headrace.broker.partition import Partition
 from headrace.log import times
 
 _SEARCHES_MAX = 3
@@ -29,38 +30,42 @@ class DecodingThreads:
         # A caller that goes away does not end a thread: its memory counts until it is done.
         return await asyncio.shield(future)
 
-    async def search(self, begin: Callable[[], times.Search], *, end: int) -> times.Found:
-        """Carry out a search by time, whose batches are decoded in threads.
+    async def search(self, partition: Partition, begin: Callable[[], times.Search]) -> times.Found:
+        """Carry out a search by time in the log of a partition; batches are decoded in threads.
 
         A search that meets a segment which retention or compaction removed meanwhile begins again.
 
-        Args:
-            begin: begins the search.
-            end: the high watermark before the search. Records from there on may be cut off, and
-                others written at their offsets, before the search ends.
-
         Returns:
-            The result of the search; None where its offset is `end` or above.
+            The result of the search; None where readers may not see the record, or where it may
+            have been cut off during the search, and another record have its offset.
 
         Raises:
             OSError: the log cannot be read, or is damaged.
             CorruptBatch: a producer made a batch so.
         """
+        end, cuts = partition.high_watermark, partition.cuts
+        found = await self._searched(begin)
+        if found is None or found[0] < end:
+            return found
+        is_seen = partition.cuts == cuts and found[0] < partition.high_watermark
+        return found if is_seen else None
+
+    async def _searched(self, begin: Callable[[], times.Search]) -> times.Found:
         for _ in range(_SEARCHES_MAX - 1):
             try:
-                return await self._search(begin(), end)
+                return await self._search(begin())
             except FileNotFoundError:
                 continue
-        return await self._search(begin(), end)
+        return await self._search(begin())
 
-    async def _search(self, search: times.Search, end: int) -> times.Found:
+    async def _search(self, search: times.Search) -> times.Found:
         result = None
         while True:
             try:
                 step = search.send(result)
-            except StopIteration as stop:
-                found: times.Found = stop.value
-                return found if found is not None and found[0] < end else None
+            except StopIteration as end:
+                found: times.Found = end.value
+                return found
             if step is None:
                 result = None
                 await asyncio.sleep(0)

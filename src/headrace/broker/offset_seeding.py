@@ -147,9 +147,9 @@ class OffsetSeeding:
         partition = self._topics.partitions.get(topic.id, index)
         if partition is None:
             return None
-        end, begin = partition.high_watermark, partial(partition.log.search_time, WallMs(0))
+        begin = partial(partition.log.search_time, WallMs(0))
         try:
-            found = await self._threads.search(begin, end=end)
+            found = await self._threads.search(partition, begin)
         except CorruptBatch:
             log.warning(
                 "%s: a batch that a producer damaged hides when the partition began; groups that"

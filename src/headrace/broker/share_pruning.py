@@ -110,8 +110,8 @@ class SharePruning:
 
     async def _younger_from(self, partition: Partition, age_ms: int) -> int:
         """Return the first offset whose record is not older than `age_ms`. Raises: OSError."""
-        since, end = earlier(self._clock.proven(), age_ms), partition.log.end_offset
-        found = await self._threads.search(partial(partition.log.search_time, since), end=end)
+        since, end = earlier(self._clock.proven(), age_ms), partition.high_watermark
+        found = await self._threads.search(partition, partial(partition.log.search_time, since))
         return end if found is None else found[0]
 
 

@@ -62,7 +62,7 @@ async def _start(partition: Partition, since: WallMs, threads: DecodingThreads) 
     """The first record of that time or later. Raises: OSError."""
     end = partition.high_watermark
     try:
-        found = await threads.search(partial(partition.log.search_time, since), end=end)
+        found = await threads.search(partition, partial(partition.log.search_time, since))
     except CorruptBatch:
         log.warning(
             "%s: a batch that a producer damaged keeps its records from being found by time; "
@@ -70,4 +70,4 @@ async def _start(partition: Partition, since: WallMs, threads: DecodingThreads) 
             partition.name,
         )
         return partition.start_offset
-    return end if found is None else found[0]
+    return end if found is None else min(found[0], end)

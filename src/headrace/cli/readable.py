@@ -20,6 +20,8 @@ UNREADABLE = frozenset({ErrorCode.kafka_storage_error})
 def require_readable(cluster: Cluster, positions: Iterable[tuple[str, int, int]]) -> None:
     """Check partitions that were perhaps not read to their ends.
 
+    One that the broker cannot open counts also where it is not known whether records are left.
+
     Args:
         cluster: Brokers that are tried once.
         positions: Topic, partition, and the offset at which reading goes on, `OFFSET_BEGINNING`, or
@@ -33,7 +35,8 @@ def require_readable(cluster: Cluster, positions: Iterable[tuple[str, int, int]]
             _check(cluster, topic, partition, offset)
         except BrokerError as error:
             if error.code in UNREADABLE:
-                unreadable.append(f"{topic}-{partition} from offset {max(offset, 0)} on")
+                begin = f" from offset {offset} on" if offset >= 0 else ""
+                unreadable.append(f"{topic}-{partition}{begin}")
         except ClientError:  # no broker responds
             break
     if unreadable:

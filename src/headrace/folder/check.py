@@ -321,12 +321,14 @@ class _Check:
         """Verify every file; returns the number of files and bytes."""
         disk = self._disk
         count = total = 0
+        lacking: dict[str, int] = {}  # folders with sealed segments without .checksums
         for folder in ["", *disk.folders]:
             names = disk.list(folder)
             if is_hidden(folder) or self._is_aside(folder, names, disk):
                 continue
             self._recovery_point(folder, names)
-            self._unverifiable(folder, names)
+            if count_lacking := _sealed_without_checksums(names):
+                lacking[folder] = count_lacking
             self._replaced |= self._replaced_segments(folder, names)
             for name in names:
                 path = f"{folder}/{name}" if folder else name
@@ -335,6 +337,12 @@ class _Check:
                     continue
                 count += 1
                 total += self._file(disk, path)
+        if lacking:
+            self._add(
+                Grade.NOTE, min(lacking),
+                f"no .checksums of {sum(lacking.values())} sealed segments, in {len(lacking)} logs",
+                "offsets and sizes of batches in them are not verified",
+            )  # fmt: skip
         return count, total
 
     def _recovery_point(self, folder: str, names: list[str]) -> None:
@@ -349,16 +357,6 @@ class _Check:
                 Grade.WARNING, f"{folder}/{recovery_point.NAME}",
                 "the file is missing, so it is not known how much of the log was synced",
                 "the next start writes it anew; damage at the end of the log passes for torn",
-            )  # fmt: skip
-
-    def _unverifiable(self, folder: str, names: list[str]) -> None:
-        """Add a note for a log with sealed segments whose offsets and sizes nothing verifies."""
-        stems = sorted(name[:-4] for name in names if _is_segment(name))[:-1]
-        lacking = sum(f"{stem}{checksums.SUFFIX}" not in names for stem in stems)
-        if lacking:
-            self._add(
-                Grade.NOTE, folder, f"{lacking} of {len(stems)} sealed segments have no .checksums",
-                "offsets and sizes of batches in them are not verified",
             )  # fmt: skip
 
     def _replaced_segments(self, folder: str, names: list[str]) -> set[str]:
@@ -503,6 +501,12 @@ class _Check:
 
 def _is_segment(name: str) -> bool:
     return name.endswith(".log") and name[:-4].isdecimal()
+
+
+def _sealed_without_checksums(names: list[str]) -> int:
+    known = {*names}
+    stems = sorted(name[:-4] for name in names if _is_segment(name))[:-1]
+    return sum(f"{stem}{checksums.SUFFIX}" not in known for stem in stems)
 
 
 def _is_user_partition(folder: str) -> bool:

@@ -43,7 +43,7 @@ class Segment:
 
     __slots__ = (
         "_blocks", "_damaged", "_disk", "_file", "_index", "_last", "_max_timestamp",
-        "_saved_size", "_unverified", "base_offset", "end_offset", "file_path",
+        "_saved_size", "_sound_at", "_unverified", "base_offset", "end_offset", "file_path",
         "first_timestamp", "interval_bytes", "path", "sealed", "size",
     )  # fmt: skip
 
@@ -74,6 +74,7 @@ class Segment:
         self._blocks: BlockDigests | None = BlockDigests()
         self._unverified: Unverified | None = None
         self._last = 0, 0  # position and checksum of the last batch
+        self._sound_at: tuple[int, int] | None = None  # position and checksum of a batch
         self._damaged: dict[int, str] = {}  # positions of entries that the log contradicts
 
     @property
@@ -202,6 +203,7 @@ class Segment:
 
     def distrust(self) -> None:
         """Verify every block again before it is read next. Raises: OSError."""
+        self._sound_at = None
         found = checksums.load(self._disk, self.path)
         if found is not None and found.summary.size == self.size:
             self._unverified = Unverified(found.blocks, self.size)
@@ -251,9 +253,12 @@ class Segment:
     def _require_checksum(self, position: int, header: BatchHeader) -> None:
         """Verify a batch before an offset that no batch holds: its own last offset may be damaged.
 
+        The one that was verified last is not verified again, as readers wait at such an offset.
         Raises: CorruptBatch.
         """
-        batches.verify(self.file.pread(header.size, position), 0, header)
+        if self._sound_at != (position, header.crc):
+            batches.verify(self.file.pread(header.size, position), 0, header)
+            self._sound_at = position, header.crc
 
     def _is_entry(self, position: int) -> bool:
         """Return whether the index is right about the batch at a position that it has."""

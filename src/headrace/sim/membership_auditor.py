@@ -25,11 +25,13 @@ class _Member:
         present_until_us: the earliest end of the session.
         response_us: when the latest response to a heartbeat left; None while a heartbeat without
             a response may have extended the session.
+        was_stalled: whether the broker was stalled since that response.
         has_session: whether a share session of the member is open.
     """
 
     present_until_us: int = 0
     response_us: int | None = None
+    was_stalled: bool = False
     has_session: bool = False
 
 
@@ -75,7 +77,8 @@ class MembershipAuditor:
             if extends:
                 one.present_until_us += duration_us
             if one.response_us is not None:
-                one.response_us += duration_us + _UNCERTAIN_US
+                one.response_us += duration_us + (not one.was_stalled) * _UNCERTAIN_US
+                one.was_stalled = True
 
     def sending(self, group: str, member: str) -> int | None:
         """Note that a heartbeat is sent.
@@ -105,7 +108,7 @@ class MembershipAuditor:
                 f" the response before, and its session lasts {self._session_us / 1e6:.3f} s"
             )
         known = self._members.setdefault((group, member), _Member())
-        known.response_us = self._now_us()
+        known.response_us, known.was_stalled = self._now_us(), False
         # The broker counts whole milliseconds.
         end_us = sent_us // 1000 * 1000 + self._session_us
         known.present_until_us = max(known.present_until_us, end_us)

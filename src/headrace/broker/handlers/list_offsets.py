@@ -86,10 +86,10 @@ async def _find(partition: Partition, timestamp: int, threads: DecodingThreads) 
         return partition.high_watermark, -1
     if timestamp in {_EARLIEST, _EARLIEST_LOCAL}:
         return partition.start_offset, -1
-    found, end = None, partition.high_watermark
+    found = None
     if timestamp == _MAX_TIMESTAMP:
-        found = await threads.search(partition.log.search_max_time, end=end)
+        found = await threads.search(partition, partition.log.search_max_time)
     elif timestamp >= 0:
         begin = partial(partition.log.search_time, WallMs(timestamp))
-        found = await threads.search(begin, end=end)
+        found = await threads.search(partition, begin)
     return (-1, -1) if found is None else found

@@ -66,7 +66,7 @@ class Tally:
         for place, error in errors.items():
             if place[0] in read and place not in self._warned:
                 self._warned.add(place)
-                LOG.warning("group %s: the lag is told without %s-%d: %s", group, *place, error)
+                LOG.warning("group %s: the lag does not include %s-%d: %s", group, *place, error)
         return {
             place: one for place, one in offsets.items() if one is not None and place[0] in read
         }
