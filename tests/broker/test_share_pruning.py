@@ -331,7 +331,7 @@ def test_a_state_that_is_written_during_the_search_replaces_none_before_it_is_du
                 waits.set()
             await durable()
 
-        shard.durable = waited  # type: ignore[method-assign, assignment]  # notes that it is waited for
+        monkeypatch.setattr(shard, "durable", waited)
         searches = [True, False]  # the second one is for history
         threads.search = searched  # type: ignore[method-assign]  # with a write before its end
         broker.clock.advance(MINUTES_5)
