@@ -81,6 +81,16 @@ class Reading(Shared):
         self.reader.commit(last)
         self.until(self.finished)
 
+    def settle_replayed(self, last: Offset) -> None:
+        """As `settle`, where a replay released records late: they come again, to be settled."""
+        self.reader.commit(last)
+
+        def is_over() -> bool:
+            assert self.reader.latestOffset(last, ReadMaxRows(100)) == last
+            return self.finished()
+
+        self.until(is_over)
+
 
 def records(batch: Offset) -> dict[int, int]:
     """How many records of each delivery count a batch has."""
@@ -264,14 +274,7 @@ def test_a_replayed_batch_that_comes_again_is_settled_and_not_delivered(reading:
     assert isinstance(task, Task)
     assert Handle.parse(task.lease).replayed
     rest = reading.all(logged, 60 - sum(records(logged).values()))
-    reading.reader.commit(rest)
-
-    def is_over() -> bool:
-        # What was released late comes again behind the rest.
-        assert reading.reader.latestOffset(rest, ReadMaxRows(100)) == rest
-        return reading.finished()
-
-    reading.until(is_over)
+    reading.settle_replayed(rest)
 
 
 def test_what_the_replay_released_is_delivered_again(reading: Reading) -> None:
@@ -282,8 +285,7 @@ def test_what_the_replay_released_is_delivered_again(reading: Reading) -> None:
     reading.reader.stop()
     reading.again()
     reading.stage(begin, logged, Disposition(topic, partition, offset, offset, Verdict.RELEASE))
-    last = reading.all(logged, 11 - sum(records(logged).values()))
-    reading.settle(last)
+    reading.settle_replayed(reading.all(logged, 11 - sum(records(logged).values())))
 
 
 def test_verdicts_that_went_with_their_process_mean_once_more(
