@@ -136,13 +136,14 @@ async def start_for_heartbeat(services: Services, command: Heartbeat) -> Refused
 
     Raises: StorageFault; OSError.
     """
-    await services.shares.open_topics(_names(services, command))
-    group = services.shares.machine(command.group).groups.get(command.group)
-    awaited = group.topics() if group is not None else frozenset()
-    missing = missing_topics(services, command.group, _names(services, command))
-    timing = services.shares.timing(command.group)
+    names = _names(services, command)
+    await services.shares.open_topics(names)
+    missing = missing_topics(services, command.group, names)
     if not missing or command.epoch == LEAVE:
         return None
+    group = services.shares.machine(command.group).groups.get(command.group)
+    awaited = group.topics() if group is not None else frozenset()
+    timing = services.shares.timing(command.group)
     if (group or ShareGroup(command.group)).check(command, timing) is not None:
         return None  # the heartbeat is refused by itself
     refused = services.group_memory.admit_share_partitions(sum(count for _, count in missing))
