@@ -19,8 +19,9 @@ from uuid import UUID
 from headrace.folder.check import Surroundings
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import Lost, Repair, repair_disk
+from headrace.log.api import CorruptLog
 from headrace.log.checksums import MOVED
-from headrace.log.manifest import CATALOGUE, PROPERTIES, START_OFFSETS
+from headrace.log.manifest import CATALOGUE, PROPERTIES, START_OFFSETS, Manifest
 from headrace.log.opening import DELETED, SWAP
 from headrace.sim.facts import Place
 from headrace.sim.loop import OUTSIDE, VirtualLoop
@@ -198,7 +199,12 @@ class Operator:
         lost: dict[str, list[Lost]] = {}
         for action in done.actions:
             lost.setdefault(action.path.partition("/")[0], []).extend(action.lost)
-        kept, written = _records(after), _records(sound)
+        kept, deleting = _records(after), _deleting(before)
+        written = {
+            folder: records
+            for folder, records in _records(sound).items()
+            if folder.rpartition("-")[0] not in deleting
+        }
         world = self._world
         gone = _superseded(
             written,
@@ -208,7 +214,7 @@ class Operator:
             knows_active=not world.power_was_cut,
         )
         for folder, offset in [*gone]:
-            written[folder].pop(offset, None)
+            written.get(folder, {}).pop(offset, None)
         for folder, records in written.items():
             left = kept.get(folder, {})
             for offset, record in records.items():
@@ -326,6 +332,15 @@ def _records(files: Mapping[str, bytes], *, past_damage: bool = False) -> _Recor
             for record in batches.records(data[position : position + header.size]):
                 rows[record.offset] = record.value, record.key, record.timestamp
     return found
+
+
+def _deleting(files: Mapping[str, bytes]) -> set[str]:
+    """Return the topics that the manifest lists as deleted, whose files may be gone."""
+    try:
+        topics = Manifest(OverlayDisk.of_contents(files)).topics.values()
+    except CorruptLog:
+        return set()
+    return {one.name for one in topics if one.is_deleting}
 
 
 def _superseded(
