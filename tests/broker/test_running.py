@@ -111,15 +111,15 @@ def test_connections_that_would_use_up_all_files_are_refused_with_a_line(tmp_pat
     )  # fmt: skip
     assert process.stdout is not None
     with process, contextlib.ExitStack() as opened:
-        told = re.search(r"listening on (\S+):(\d+),", process.stdout.readline())
-        assert told
-        address = (told[1], int(told[2]))
+        listening = re.search(r"listening on (\S+):(\d+),", process.stdout.readline())
+        assert listening
+        address = (listening[1], int(listening[2]))
         for _ in range(400):
             opened.enter_context(socket.create_connection(address, TIMEOUT))
         last = opened.enter_context(socket.create_connection(address, TIMEOUT))
         assert last.recv(1) == b"", "it is closed"
         opened.close()
-        with Cluster(f"{told[1]}:{told[2]}") as cluster:
+        with Cluster(f"{listening[1]}:{listening[2]}") as cluster:
             create_topic(cluster, "orders", 20)  # there are files left for logs
         process.terminate()
         _, logged = process.communicate(timeout=TIMEOUT)

@@ -27,11 +27,11 @@ from confluent_kafka import (
 from headrace.cli.consume_format import Format
 from headrace.cli.decoders import Undecodable
 from headrace.cli.ending import Trouble, stopping, tell
-from headrace.cli.readable import UNREADABLE, require_readable
+from headrace.cli.readable import require_readable
 from headrace.client.admin import log_end
 from headrace.client.connection import Cluster, Patience
 from headrace.client.consumer import Consumer
-from headrace.client.errors import BrokerError, ClientError
+from headrace.client.errors import STORAGE_ERRORS, BrokerError, ClientError
 from headrace.client.log_ends import ends_of
 from headrace.client.positions import EARLIEST, checked, offsets_at
 from headrace.client.topics import describe_topics
@@ -302,9 +302,9 @@ class Reading:
             return OFFSET_STORED
         # Asked now, so that what is produced from here on is read, however long a fetch takes.
         try:
-            return log_end(cluster, topic, partition, final=UNREADABLE)
+            return log_end(cluster, topic, partition, final=STORAGE_ERRORS)
         except BrokerError as error:
-            if error.code not in UNREADABLE:
+            if error.code not in STORAGE_ERRORS:
                 raise
             return OFFSET_END  # nothing is written there until the broker can read it
 

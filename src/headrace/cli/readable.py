@@ -10,11 +10,8 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 from headrace.cli.ending import Trouble
 from headrace.client.admin import LogEnd, log_end
 from headrace.client.connection import Cluster
-from headrace.client.errors import BrokerError, ClientError
+from headrace.client.errors import STORAGE_ERRORS, BrokerError, ClientError
 from headrace.client.fetch import fetch
-from headrace.wire.error_codes import ErrorCode
-
-UNREADABLE = frozenset({ErrorCode.kafka_storage_error})
 
 
 def require_readable(cluster: Cluster, positions: Iterable[tuple[str, int, int]]) -> None:
@@ -34,7 +31,7 @@ def require_readable(cluster: Cluster, positions: Iterable[tuple[str, int, int]]
         try:
             _check(cluster, topic, partition, offset)
         except BrokerError as error:
-            if error.code in UNREADABLE:
+            if error.code in STORAGE_ERRORS:
                 begin = f" from offset {offset} on" if offset >= 0 else ""
                 unreadable.append(f"{topic}-{partition}{begin}")
         except ClientError:  # no broker responds
@@ -48,8 +45,8 @@ def require_readable(cluster: Cluster, positions: Iterable[tuple[str, int, int]]
 
 def _check(cluster: Cluster, topic: str, partition: int, offset: int) -> None:
     """Read the record at an offset, if there is one. Raises: as `Cluster`."""
-    end = log_end(cluster, topic, partition, final=UNREADABLE)
+    end = log_end(cluster, topic, partition, final=STORAGE_ERRORS)
     if offset == OFFSET_BEGINNING:
-        offset = log_end(cluster, topic, partition, LogEnd.EARLIEST, final=UNREADABLE)
+        offset = log_end(cluster, topic, partition, LogEnd.EARLIEST, final=STORAGE_ERRORS)
     if offset != OFFSET_END and offset < end:  # at the end a fetch would wait
-        fetch(cluster, topic, partition, offset, bytes_max=1, final=UNREADABLE)
+        fetch(cluster, topic, partition, offset, bytes_max=1, final=STORAGE_ERRORS)

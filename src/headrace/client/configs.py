@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from headrace.client.connection import Address, Cluster
-from headrace.client.errors import ADMIN_FINAL, check
+from headrace.client.errors import STORAGE_ERRORS, check
 from headrace.client.nodes import brokers
 
 _DESCRIBE_CONFIGS, _DESCRIBE_CONFIGS_VERSION = 32, 4
@@ -116,7 +116,7 @@ def alter_configs(
         answer = cluster.ask(_ALTER_CONFIGS, _ALTER_CONFIGS_VERSION, request, address=address)
         check(answer.responses[0].error_code, what, answer.responses[0].error_message)
 
-    cluster.retrying(what, attempt, final=ADMIN_FINAL)
+    cluster.retrying(what, attempt, final=STORAGE_ERRORS)
 
 
 def set_group_configs(cluster: Cluster, group: str, configs: Mapping[str, str]) -> None:

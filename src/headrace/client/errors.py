@@ -15,8 +15,8 @@ from headrace.wire.error_codes import ErrorCode
 from headrace.wire.leases import LeaseApi
 from headrace.wire.share_archived import ArchivedApi
 
-ADMIN_FINAL = frozenset({int(ErrorCode.kafka_storage_error)})
-"""Codes that clients of records retry and an administrator reads at once."""
+STORAGE_ERRORS = frozenset({int(ErrorCode.kafka_storage_error)})
+"""Codes for files that the broker cannot read or write: consumers retry, administrators do not."""
 
 _REMEDIES = {
     ErrorCode.unknown_topic_or_partition: "create the topic, or correct its name",

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import BrokerError, check, left_out, refusal
+from headrace.client.errors import STORAGE_ERRORS, BrokerError, check, left_out, refusal
 from headrace.client.group_offsets import PartitionResults, partition_results
 from headrace.client.groups import GroupListing, assigned, delete_groups, list_groups
 from headrace.client.names import several
 from headrace.client.nodes import Node, at_coordinator, at_coordinators
 from headrace.client.offsets import Spec, TopicPartition, by_topic, offsets_at
-from headrace.wire.error_codes import ErrorCode
 
 _DESCRIBE, _DESCRIBE_VERSION = 77, 1
 _DESCRIBE_OFFSETS, _DESCRIBE_OFFSETS_VERSIONS = 90, range(2)
@@ -152,7 +151,7 @@ def _listed(
                     try:
                         check(part.error_code, where, part.error_message)
                     except BrokerError as error:
-                        if errors is None or error.code != ErrorCode.kafka_storage_error:
+                        if errors is None or error.code not in STORAGE_ERRORS:
                             raise
                         errors[place] = error
                     found[place] = _offset(part)

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import BrokerError, check
+from headrace.client.errors import STORAGE_ERRORS, BrokerError, check
 from headrace.client.names import several
 from headrace.client.nodes import Node, at_coordinator
 from headrace.client.offsets import TopicPartition
 from headrace.client.own_apis import ask_own
-from headrace.wire.error_codes import ErrorCode
 from headrace.wire.share_records import (
     KEY,
     VERSION,
@@ -152,7 +151,7 @@ def _described(
         try:
             check(one.error_code, f"{what} in {one.topic}-{one.partition}", one.error_message)
         except BrokerError as error:
-            if errors is None or error.code != ErrorCode.kafka_storage_error:
+            if errors is None or error.code not in STORAGE_ERRORS:
                 raise
             errors[place] = error
             continue

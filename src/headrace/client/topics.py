@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from headrace.client.connection import Address, Cluster
-from headrace.client.errors import ADMIN_FINAL, BrokerError, check, left_out
+from headrace.client.errors import STORAGE_ERRORS, BrokerError, check, left_out
 from headrace.client.names import several
 from headrace.client.nodes import results_of
 from headrace.client.offsets import TopicPartition, by_topic
@@ -85,7 +85,7 @@ def create_topic(
         check(answer.topics[0].error_code, what, answer.topics[0].error_message)
 
     try:
-        cluster.retrying(what, attempt, final=ADMIN_FINAL)
+        cluster.retrying(what, attempt, final=STORAGE_ERRORS)
     except BrokerError as error:
         if not (exist_ok and error.code == ErrorCode.topic_already_exists):
             raise
@@ -102,7 +102,7 @@ def delete_topic(cluster: Cluster, topic: str) -> None:
         answer = cluster.ask(_DELETE_TOPICS, _DELETE_TOPICS_VERSION, request)
         check(answer.responses[0].error_code, what)
 
-    cluster.retrying(what, attempt, final=ADMIN_FINAL)
+    cluster.retrying(what, attempt, final=STORAGE_ERRORS)
 
 
 def add_partitions(
@@ -121,7 +121,7 @@ def add_partitions(
         answer = cluster.ask(_CREATE_PARTITIONS, _CREATE_PARTITIONS_VERSION, request)
         check(answer.results[0].error_code, what, answer.results[0].error_message)
 
-    cluster.retrying(what, attempt, final=ADMIN_FINAL)
+    cluster.retrying(what, attempt, final=STORAGE_ERRORS)
 
 
 def describe_topics(
@@ -180,7 +180,7 @@ def delete_records(
         if away is not None:
             raise away
 
-    return results_of(cluster, offsets, "deleting records", attempt, final=ADMIN_FINAL)
+    return results_of(cluster, offsets, "deleting records", attempt, final=STORAGE_ERRORS)
 
 
 def broker_ids(cluster: Cluster) -> tuple[int, ...]:

@@ -102,7 +102,7 @@ async def _places(
     call: wire.ListArchivedRequest, machine: ShareShard, services: Services
 ) -> _Places:
     """Return the share-partitions that have lists of the request, with pauses."""
-    after, wanted = (call.after.topic, call.after.partition), frozenset(call.topics)
+    after, names = (call.after.topic, call.after.partition), frozenset(call.topics)
     lists, topics = machine.archive.lists, services.catalog.topics_by_id
     places: _Places = {}
     keys = list(machine.partitions_of(call.group))
@@ -110,7 +110,7 @@ async def _places(
         topic = topics.get(key.topic_id)
         if topic is None or key not in lists or (topic.name, key.partition) < after:
             continue
-        if not wanted or topic.name in wanted:
+        if not names or topic.name in names:
             places.setdefault(topic.name, {})[key.partition] = key
     return places
 

@@ -34,10 +34,10 @@ async def handle(request: Request, services: Services) -> Answer:
     }
 
 
-async def _described(asked: Any, services: Services) -> dict[str, Any]:
-    name = asked.group_id
+async def _described(request: Any, services: Services) -> dict[str, Any]:
+    name = request.group_id
     machine = services.shares.machine(name)
-    found = await _topics(asked, services.shares.find(name), services)
+    found = await _topics(request, services.shares.find(name), services)
     faulty = await services.shares.durable_of(name, machine)
     if faulty is not None:
         code, told = error_code(faulty), faulty.message
@@ -45,15 +45,15 @@ async def _described(asked: Any, services: Services) -> dict[str, Any]:
     return {"group_id": name, "topics": found, "error_code": Code.NONE, "error_message": None}
 
 
-async def _topics(asked: Any, queue: Queue, services: Services) -> list[dict[str, Any]]:
-    if asked.topics is None:
+async def _topics(request: Any, queue: Queue, services: Services) -> list[dict[str, Any]]:
+    if request.topics is None:
         return [
             await _topic(topic, indexes, queue, services)
             for topic, indexes in await _all(queue, services)
         ]
     topics = services.catalog.topics
     named = await services.budgets.by_topic(
-        (topic.topic_name, index, None) for topic in asked.topics for index in topic.partitions
+        (topic.topic_name, index, None) for topic in request.topics for index in topic.partitions
     )
     return [
         await _topic(topics[name], indexes, queue, services)

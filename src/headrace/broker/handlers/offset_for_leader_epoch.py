@@ -17,27 +17,27 @@ async def handle(request: Request, services: Services) -> Answer:
     topics: list[dict[str, Any]] = []
     portion = 0
     named = await services.budgets.by_topic(
-        (topic.topic, asked.partition, asked)
+        (topic.topic, requested.partition, requested)
         for topic in request.message().topics
-        for asked in topic.partitions
+        for requested in topic.partitions
     )
-    for name, requested in named.items():
+    for name, epochs in named.items():
         partitions = []
-        for index, asked in requested.items():
+        for index, requested in epochs.items():
             portion = (portion + 1) % PORTION
             if not portion:
                 await asyncio.sleep(0)
             partition = await services.opened(name, index)
-            partitions.append({"partition": index} | _end(partition, asked))
+            partitions.append({"partition": index} | _end(partition, requested))
         topics.append({"topic": name, "partitions": partitions})
     return {"topics": topics}
 
 
-def _end(partition: Partition | None, asked: Any) -> dict[str, Any]:
+def _end(partition: Partition | None, requested: Any) -> dict[str, Any]:
     if partition is None:
         return {"error_code": Code.UNKNOWN_TOPIC_OR_PARTITION}
-    code = wrong_epoch(asked.current_leader_epoch)
-    if code is not Code.NONE or asked.leader_epoch != LEADER_EPOCH:
+    code = wrong_epoch(requested.current_leader_epoch)
+    if code is not Code.NONE or requested.leader_epoch != LEADER_EPOCH:
         return {"error_code": code}
     try:
         end = partition.high_watermark

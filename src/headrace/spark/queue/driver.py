@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 
 from headrace.client.admin import log_end
-from headrace.client.errors import BrokerError, ClientError
+from headrace.client.errors import STORAGE_ERRORS, BrokerError, ClientError
 from headrace.client.leases import Lease, describe
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
@@ -24,14 +24,12 @@ from headrace.spark.queue.plan import Batch, records_of
 from headrace.spark.queue.redriven import Subscription
 from headrace.spark.queue.remaining import release_left_out, remaining, topic_ids
 from headrace.spark.queue.standing import Tally
-from headrace.wire.error_codes import ErrorCode
 from headrace.wire.leases import Bound, CommitResponse, Range
 
 LOG = logging.getLogger(__name__)
 
 _AVAILABLE = 0
 _RENEWALS_A_LOCK = 3
-_UNREADABLE = frozenset({ErrorCode.kafka_storage_error})
 _REPLAYED = "batch that runs again"  # the part that voids what drivers before this one staged
 
 
@@ -272,9 +270,9 @@ def ends_now(options: QueueOptions) -> dict[tuple[str, int], int]:
         for topic in subscription.topics:
             for partition in cluster.partitions(topic):
                 try:
-                    end = log_end(cluster, topic, partition, final=_UNREADABLE)
+                    end = log_end(cluster, topic, partition, final=STORAGE_ERRORS)
                 except BrokerError as error:
-                    if error.code not in _UNREADABLE:
+                    if error.code not in STORAGE_ERRORS:
                         raise
                     unreadable.append(f"{topic}-{partition}")
                 else:
