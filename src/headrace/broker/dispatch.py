@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from time import perf_counter
+from types import CoroutineType
 from typing import Any, NamedTuple, Protocol, cast
 
 from headrace.broker import overtaking
@@ -168,7 +169,7 @@ class Dispatcher:
             self._metrics.in_flight += 1
             self._look_at_time(route, perf_counter() - began)
             return Pending(route, head, answer, began, len(frame), numbers)
-        if isinstance(answer, Coroutine):
+        if isinstance(answer, CoroutineType):
             return self._awaited(route, head, answer, began, len(frame))
         return self._encoded(route, head, answer, began, len(frame), numbers, at_once=True)
 

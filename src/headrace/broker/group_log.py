@@ -4,7 +4,7 @@ Commits are not told; `headrace offsets history` knows them.
 """
 
 import logging
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 
 from headrace.core.consumer_events import (
@@ -32,7 +32,7 @@ _EMPTY = "group %s has no members left; its offsets stay for offsets.retention.m
 
 def tell(events: Sequence[Event]) -> None:
     """A listener of shards: events were decided and applied."""
-    moved: Counter[tuple[str, Cause, str]] = Counter()
+    moved: defaultdict[tuple[str, Cause, str], int] = defaultdict(int)
     seeded: dict[tuple[str, str, str], list[OffsetCommitted]] = {}
     for event in events:
         match event:

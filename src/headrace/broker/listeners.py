@@ -30,7 +30,7 @@ class Listeners(Generic[EventT]):
 
     def tell(self, events: Sequence[EventT]) -> None:
         """Tell of the events of one command."""
-        found = frozenset(map(type, events))
+        found = {type(event) for event in events}
         for listener, kinds in self._all:
             if kinds is None or not kinds.isdisjoint(found):
                 listener(events)

@@ -50,7 +50,7 @@ from headrace.core.machine import (
     encoded,
     placer,
 )
-from headrace.core.types import MonoMs, WallMs, after, elapsed_ms
+from headrace.core.types import MonoMs, Now, WallMs, after, elapsed_ms
 from headrace.log.api import Clock, CorruptLog, JournalLog
 from headrace.log.buggify import buggify
 from headrace.wire import batches
@@ -116,6 +116,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._sync_journal = sync or self._sync_in_thread
         self._roll_journal = roll
         self._unwritten: list[_Record] = []
+        self._decided_at = WallMs(0)  # when the last of them was decided
         self._to_tell: list[CommandT] = []
         self._parked: list[_Parked] = []
         self._unsynced: list[_Parked] = []
@@ -130,7 +131,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._must_sync = False  # something was written since the last sync began
         self._flush_due: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at: MonoMs | None = None
+        self._alarm_at = MonoMs(0)
         self._fault: OSError | None = None
         self._failures = 0
         self._retry: asyncio.TimerHandle | None = None
@@ -234,6 +235,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         for timer in (self._alarm, self._retry):
             if timer is not None:
                 timer.cancel()
+        self._alarm = None
         if self._rebuilding is not None:
             await asyncio.wait([self._rebuilding])
         self._refuse_held_back("the broker stops")
@@ -261,17 +263,18 @@ class ShardRuntime(Generic[CommandT, EventT]):
         Args:
             is_next: It is the first of those that were held back.
         """
-        answer = self.machine.decide(command, self._clock.now())
+        now = self._clock.now()
+        answer = self.machine.decide(command, now)
         reply = None if isinstance(answer, Refused) else answer.reply
         if not isinstance(reply, Unfinished):
-            self.when_durable(told, self._applied(answer))
+            self.when_durable(told, self._applied(answer, now))
         elif reply.is_atomic and not (self._may_hold and (is_next or not self._held_back)):
             if self._is_closing:
                 told(StorageFault(f"{self.name}: the broker stops"))
             else:
                 self._held_back.append((command, told))
         else:
-            self._applied(answer)
+            self._applied(answer, now)
             if reply.is_atomic:
                 self._amid = self.machine
             self._unfinished.add(in_background(self._finish(reply, told, self.machine)))
@@ -316,14 +319,15 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
     def _decide(self, command: CommandT) -> Any:
         """Decide and apply on a machine that is there: the reply, or the Refused."""
-        return self._applied(self.machine.decide(command, self._clock.now()))
+        now = self._clock.now()
+        return self._applied(self.machine.decide(command, now), now)
 
-    def _applied(self, answer: Decided[EventT] | Refused) -> Any:
-        """Apply what was decided: the reply, or the Refused."""
+    def _applied(self, answer: Decided[EventT] | Refused, now: Now) -> Any:
+        """Apply what was decided at the time `now`: the reply, or the Refused."""
         if isinstance(answer, Refused):
             return answer
         if answer.events:
-            self._take(answer.events)
+            self._take(answer.events, now)
         if answer.unused:  # in the next turn, as the command may refer to it as well
             asyncio.get_running_loop().call_soon(_free_in_thread, list(answer.unused))
         return answer.reply
@@ -381,9 +385,10 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self.machine, self._codec = machine, codec
         self._apply, self._placed = applier(machine), placer(codec)
 
-    def _take(self, events: Sequence[EventT]) -> None:
+    def _take(self, events: Sequence[EventT], now: Now) -> None:
         self._apply(events)
-        self._unwritten += self._codec.records(events, self._clock.wall())
+        self._unwritten += self._codec.records(events, now.wall)
+        self._decided_at = now.wall
         self.listeners.tell(events)
         self._arm()
         if self._unwritten:  # who was woken decides before the write, which then serves it too
@@ -433,7 +438,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         """Append records, perhaps encoded already, and let the answers out that rest on them."""
         if records:
             try:
-                is_written = self._append(batch or _encoded(records, self._clock.wall()))
+                is_written = self._append(batch or _encoded(records, self._decided_at))
             except OSError as error:
                 self._drop(error, parked)
                 return
@@ -469,7 +474,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
         The first parked answers rest on them.
         """
-        encode = partial(_encoded, records, self._clock.wall())
+        encode = partial(_encoded, records, self._decided_at)
         try:
             batch = await asyncio.get_running_loop().run_in_executor(None, encode)
         except Exception:
@@ -639,10 +644,12 @@ class ShardRuntime(Generic[CommandT, EventT]):
             return records, ()
         apply = applier(machine)
         while True:
-            answer = machine.decide(command, self._clock.now())
+            now = self._clock.now()
+            answer = machine.decide(command, now)
             assert not isinstance(answer, Refused), answer  # nobody could be told
             apply(answer.events)
-            records += codec.records(answer.events, self._clock.wall())
+            records += codec.records(answer.events, now.wall)
+            self._decided_at = now.wall
             if not isinstance(answer.reply, Unfinished):
                 return records, answer.events
             self.listeners.tell(answer.events)
@@ -660,33 +667,38 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self._drop(error, [])
 
     def _arm(self) -> None:
+        """Have `_tick` called at the next deadline of the machine.
+
+        An alarm that is early stays, as nearly every heartbeat moves a deadline: it ticks without
+        an effect, and is set again.
+        """
         deadline = None if self._is_closing else self.machine.next_deadline()
-        if deadline == self._alarm_at and self._alarm is not None:
+        if deadline is None:
             return
         if self._alarm is not None:
+            if self._alarm_at <= deadline:
+                return
             self._alarm.cancel()
-            self._alarm = None
         self._alarm_at = deadline
-        if deadline is not None:
-            delay_ms = max(0, elapsed_ms(self._clock.mono(), deadline))
-            loop = asyncio.get_running_loop()
-            self._alarm = loop.call_later(delay_ms / 1000, self._tick)
+        delay_ms = max(0, elapsed_ms(self._clock.mono(), deadline))
+        self._alarm = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick)
 
     def _tick(self) -> None:
-        self._alarm = self._alarm_at = None
+        self._alarm = None
         if self._fault is not None or self._rebuilding is not None:
             self._rebuild_if_due()
             return
-        events = self.machine.tick(self._clock.now())
+        now = self._clock.now()
+        events = self.machine.tick(now)
         if events:
-            self._take(events)
+            self._take(events, now)
         else:
             self._arm()
 
 
-def _encoded(records: list[_Record], now: WallMs) -> _Batch:
+def _encoded(records: list[_Record], decided_at: WallMs) -> _Batch:
     entries = encoded(records)
-    given = [batches.Record(0, now, *one) for one in entries]
+    given = [batches.Record(0, decided_at, *one) for one in entries]
     data, header = batches.build_with_header(given)
     _free(given)
     return entries, data, header

@@ -483,8 +483,15 @@ class Connection(asyncio.BufferedProtocol):
 
         Other connections have their turn when that takes long.
         """
+        if self._queue:
+            self._answer_queued()
+        if self._counted_bytes:
+            self._count()
+        self._throttle()
+
+    def _answer_queued(self) -> None:
         queue, dispatcher, turns = self._queue, self._server.dispatcher, self._server.turns
-        if turns.is_over and queue and self._use.must_wait and self._may_answer(queue[0]):
+        if turns.is_over and self._use.must_wait and self._may_answer(queue[0]):
             self._wait_for_turn()
         timer, seconds = self._use.timer, None
         began = timer()
@@ -492,9 +499,10 @@ class Connection(asyncio.BufferedProtocol):
             before: Sequence[bytearray] = ()
             if len(queue) == 1:
                 frame = queue.popleft()
+                self._queued_bytes -= len(frame)
             else:
                 *before, frame = dispatcher.take(queue)
-            self._queued_bytes -= len(frame) * (1 + len(before))  # they are alike
+                self._queued_bytes -= len(frame) * (1 + len(before))  # they are alike
             try:
                 response = dispatcher.respond(frame, self._peer, before)
             except Exception as error:
@@ -513,9 +521,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._wait_for_turn()
         if seconds is not None and (seconds >= COSTLY_SECONDS or self._use.checks):
             self._use.add(seconds, timer)
-        if self._counted_bytes:
-            self._count()
-        self._throttle()
 
     def _may_answer(self, frame: bytearray) -> bool:
         # A write that failed closes the transport; a task begun after that would be cancelled
@@ -575,7 +580,8 @@ class Connection(asyncio.BufferedProtocol):
             except Exception as error:
                 fault = error
         if ready and not self._transport.is_closing():
-            self._send(ready if max(map(len, ready)) > JOIN_BYTES_MAX else [b"".join(ready)])
+            are_small = len(ready) > 1 and max(map(len, ready)) <= JOIN_BYTES_MAX
+            self._send([b"".join(ready)] if are_small else ready)
         self._active = self._loop.time()  # the peer has not had the time to ask again
         if fault is not None:
             self._end(fault)
@@ -648,9 +654,10 @@ class Connection(asyncio.BufferedProtocol):
             self._server.left(self._peer)
 
     def _send(self, response: Buffers) -> None:
-        size = sum(map(len, response))
+        is_one = len(response) == 1
+        size = len(response[0]) if is_one else sum(map(len, response))
         self._sent_bytes = size if self._writable else self._sent_bytes + size
-        if len(response) == 1:
+        if is_one:
             self._transport.write(response[0])
         else:
             self._transport.writelines(response)

@@ -124,6 +124,9 @@ class _Logs:
     closed: Sequence[int] = ()
 
 
+_NO_LOGS = _Logs()
+
+
 @dataclass(frozen=True, slots=True)
 class _Resolved:
     """A group's settings in the forms that decisions want."""
@@ -362,7 +365,7 @@ class Shares:
         topic = self._topics.catalog.topics.get(name)
         if topic is None or topic.internal:
             return None
-        logs = self._opened.get(topic.id, _Logs())
+        logs = self._opened.get(topic.id, _NO_LOGS)
         if len(logs.partitions) != topic.partitions:
             logs = self._open_partitions(topic)
         if not logs.partitions:
@@ -395,7 +398,7 @@ class Shares:
 
     def _is_known(self, topic: Topic) -> bool:
         """Return whether each log of a topic is open, or refused until the next start."""
-        return len(self._opened.get(topic.id, _Logs()).partitions) == topic.partitions
+        return len(self._opened.get(topic.id, _NO_LOGS).partitions) == topic.partitions
 
     def _open_partitions(self, topic: Topic) -> _Logs:
         """Open the first partitions, as many as there are; None for one that cannot be opened."""
@@ -424,11 +427,12 @@ class Shares:
             self._resolved_with = self._topics.config
             self._resolved.clear()
             self._defaults = self._resolved_from({})
-        if not self._topics.catalog.configs_of(Resource.GROUP, group):
+        catalog = self._topics.catalog
+        overrides = catalog.configs_of(Resource.GROUP, group) if catalog.configured_groups else None
+        if not overrides:
             return self._defaults  # names that only strangers ask for are not kept
         known = self._resolved.get(group)
         if known is None:
-            overrides = self._topics.catalog.configs_of(Resource.GROUP, group)
             known = self._resolved[group] = self._resolved_from(overrides)
         return known
 

@@ -21,6 +21,7 @@ METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset({"__share_group_state", METADATA_TOPIC, "__consumer_offsets"})
 PARTITIONS_MAX = 10_000
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_NO_CONFIGS: Mapping[str, str] = {}
 
 
 class Resource(IntEnum):
@@ -145,7 +146,7 @@ class Catalog:
 
     def configs_of(self, resource: Resource, name: str) -> Mapping[str, str]:
         """The values that were set for a resource, without defaults; "" is every broker."""
-        return self.configs.get((resource, name), {})
+        return self.configs.get((resource, name), _NO_CONFIGS)
 
     def decide(
         self,

@@ -219,14 +219,13 @@ class ShareGroup:
         told = target.get(seen.id, frozenset())
         changed = known is None or (told is not known.told and told != known.told)
         unchanged_epoch = known is not None and known.epoch == epoch
-        seen = replace(
-            seen,
-            epoch=epoch,
-            previous_epoch=known.previous_epoch
-            if known and unchanged_epoch
-            else seen.previous_epoch,
-            told=told,
-        )
+        previous_epoch = seen.previous_epoch
+        if known is not None and unchanged_epoch:
+            previous_epoch = known.previous_epoch
+        seen = Member(  # by hand: `replace` takes four times as long
+            seen.id, epoch, previous_epoch, subscribed, seen.expires, told, seen.client_id,
+            seen.client_host, seen.rack,
+        )  # fmt: skip
         events.append(MemberSeen(self.name, seen))
         tell = joined or command.topics is not None or changed
         # Clients hear of a new topic only in a heartbeat; who waits for one asks often.

@@ -218,10 +218,12 @@ def require_in_place(segment: Source, data: bytes, size: int, position: int) -> 
     if size and _is_damaged(segment, end):
         require_places(data, size, segment.base_offset, segment.end_offset)
         return None
-    begun = data[size : size + _BASE_OFFSET.size]
-    if len(begun) < _BASE_OFFSET.size and end < segment.size:
-        begun = segment.file.pread(_BASE_OFFSET.size, end)
-    following = _following(segment, b"" if end >= segment.size else begun)
+    if end >= segment.size:
+        following = segment.end_offset
+    elif len(data) - size >= _BASE_OFFSET.size:
+        following = _following(segment, data, size)
+    else:
+        following = _following(segment, segment.file.pread(_BASE_OFFSET.size, end))
     require_places(data, size, segment.base_offset, following)
     return following
 
@@ -244,14 +246,17 @@ def _is_damaged(segment: Source, position: int) -> bool:
     return segment.intact_until(position - 1, position + 1) <= position
 
 
-def _following(segment: Source, begun: bytes) -> int:
-    """Return the offset of the batch that begins with these bytes.
+def _following(segment: Source, data: bytes, position: int = 0) -> int:
+    """Return the offset of the batch that begins at `position` of `data`.
 
-    There are fewer at the end, and while a failed sync is being cut off. Raises: CorruptBatch.
+    Too few bytes are left at the end, and while a failed sync is being cut off.
+
+    Raises: CorruptBatch.
     """
-    if len(begun) < _BASE_OFFSET.size:
+    if len(data) - position < _BASE_OFFSET.size:
         return segment.end_offset
-    offset = int(_BASE_OFFSET.unpack(begun)[0])
+    offset: int
+    (offset,) = _BASE_OFFSET.unpack_from(data, position)
     if not segment.base_offset <= offset <= segment.end_offset:
         raise CorruptBatch(f"offset {offset}, and the last is {segment.end_offset - 1}")
     return offset

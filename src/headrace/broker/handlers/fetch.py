@@ -388,9 +388,10 @@ class _Poll:
             left = PARTITION_BYTES_MAX
         # At least one batch, unless unread responses have used up their budget.
         _read(partition, found, left, whole=self._bytes == 0 and room > 0)
-        # With an error nothing more is asked of the log, which may not even open.
-        is_all_seen = not found.code and found.high_watermark == partition.log.end_offset
-        self._produced[index] = partition.traffic.produced_bytes if is_all_seen else -1
+        if self._bytes_min > 1:  # else any append is enough, and `may_be_ready` needs no number
+            # With an error nothing more is asked of the log, which may not even open.
+            is_all_seen = not found.code and found.high_watermark == partition.log.end_offset
+            self._produced[index] = partition.traffic.produced_bytes if is_all_seen else -1
         found.has_aborted = self.asking.committed and not found.code
         self._bytes += len(found.records)
         self._failed = self._failed or found.code != Code.NONE
@@ -420,17 +421,18 @@ def _read(partition: Partition, found: Found, left: int, *, whole: bool) -> None
         found.code = Code.UNKNOWN_LEADER_EPOCH
         return
     try:
-        if not partition.start_offset <= asked.offset <= partition.log.end_offset:
-            raise OffsetOutOfRange(asked.offset, partition.start_offset, partition.high_watermark)
+        opened, end = partition.log, partition.high_watermark
+        if not opened.start_offset <= asked.offset <= opened.end_offset:
+            raise OffsetOutOfRange(asked.offset, opened.start_offset, end)
         if asked.last_epoch > LEADER_EPOCH:
             found.code = Code.OFFSET_OUT_OF_RANGE
             return
-        end = partition.high_watermark
-        limit = max(0, min(asked.max_bytes, left))
-        if limit and buggify("fetch.one_batch"):
+        limit = asked.max_bytes if asked.max_bytes < left else left
+        if limit > 0 and buggify("fetch.one_batch"):
             limit = 1
-        if asked.offset < end and (limit or whole):
-            found.records = partition.log.read_bytes(asked.offset, limit, end=end, whole=whole)
+        if asked.offset < end and (limit > 0 or whole):
+            limit = max(limit, 0)
+            found.records = opened.read_bytes(asked.offset, limit, end=end, whole=whole)
     except OffsetOutOfRange:
         found.code = Code.OFFSET_OUT_OF_RANGE
         return
@@ -438,4 +440,4 @@ def _read(partition: Partition, found: Found, left: int, *, whole: bool) -> None
         partition.read_failed(error)
         found.code = Code.STORAGE_ERROR
         return
-    found.high_watermark, found.start_offset = end, partition.start_offset
+    found.high_watermark, found.start_offset = end, opened.start_offset

@@ -115,12 +115,15 @@ def _read_topic(source: Reader, version: int, asked: list[Asked]) -> None:
     topic, flexible = _topic(source, version), version >= _FLEXIBLE_SINCE
     form = _asked_form(version)
     for _ in range(_count(source, flexible)):
-        partition, *fields, bytes_max = source.unpack(form)
-        leader_epoch = fields.pop(0) if version >= _LEADER_EPOCH_SINCE else -1
-        last_epoch = fields[1] if flexible else -1
-        asked.append(Asked(topic, partition, leader_epoch, fields[0], last_epoch, bytes_max))
+        leader_epoch = last_epoch = -1
         if flexible:
+            partition, leader_epoch, offset, last_epoch, _, bytes_max = source.unpack(form)
             source.tags()
+        elif version >= _LEADER_EPOCH_SINCE:
+            partition, leader_epoch, offset, _, bytes_max = source.unpack(form)
+        else:
+            partition, offset, *_, bytes_max = source.unpack(form)
+        asked.append(Asked(topic, partition, leader_epoch, offset, last_epoch, bytes_max))
     if flexible:
         source.tags()
 
@@ -189,10 +192,11 @@ def _write_topic(out: Writer, topic: UUID | str, flexible: bool) -> None:
 def _write_head(out: Writer, found: Found, request: FetchRequest) -> None:
     """What stands before the records of a partition, their size included."""
     version, flexible = request.version, request.version >= _FLEXIBLE_SINCE
-    fields = [found.asked.partition, found.code, found.high_watermark, found.high_watermark]
+    form, partition, end = _found_form(version), found.asked.partition, found.high_watermark
     if version >= _START_OFFSET_SINCE:
-        fields.append(found.start_offset)
-    out.raw(_found_form(version).pack(*fields))
+        out.raw(form.pack(partition, found.code, end, end, found.start_offset))
+    else:
+        out.raw(form.pack(partition, found.code, end, end))
     # No transaction was ever aborted here; clients that read committed want an empty list.
     out.count(0 if found.has_aborted else -1, flexible=flexible)
     if version >= _PREFERRED_REPLICA_SINCE:
