@@ -332,6 +332,32 @@ def test_lock_ends_without_any_request() -> None:
     run(work)
 
 
+def test_an_alarm_that_is_early_is_set_again() -> None:
+    """A deadline that moves away, as with every heartbeat, leaves the alarm where it was."""
+
+    async def work() -> None:
+        clock = VirtualClock()
+        shard = shard_on(MemoryDisk(), world=World(lock_ms=500), clock=clock)
+        await joined(shard)
+        await acquired(shard, 0, 9)
+        alarm = shard._alarm
+        clock.advance(400)
+        await said(shard, Verdict.ACCEPT, 0, 9)
+        await acquired(shard, 10, 19)
+        assert shard._alarm is alarm
+        clock.advance(100)  # the lock of the first acquisition would end
+        shard._tick()
+        assert runs(shard)[-1] == ("10-19", "ACQUIRED", 1)
+        assert shard._alarm is not None
+        assert shard._alarm is not alarm
+        clock.advance(400)
+        shard._tick()
+        assert runs(shard)[-1] == ("10-19", "AVAILABLE", 1)
+        await shard.close()
+
+    run(work)
+
+
 def test_what_ended_by_time_is_durable_before_an_answer_rests_on_it() -> None:
     """Nobody waits for the write of a lock that ended; who comes next does."""
 
