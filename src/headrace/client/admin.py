@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from headrace.client.configs import set_group_configs
 from headrace.client.connection import Cluster
-from headrace.client.errors import check
+from headrace.client.errors import check_log
 from headrace.client.topics import create_topic
 
 __all__ = ["LogEnd", "create_topic", "log_end", "log_ends", "set_group_configs"]
@@ -53,7 +53,7 @@ def log_end(
             address=cluster.leader(topic, partition),
         )
         found = answer.topics[0].partitions[0]
-        check(found.error_code, what)
+        check_log(found.error_code, what)
         return int(found.offset)
 
     return cluster.retrying(what, attempt, final=final)

@@ -18,6 +18,10 @@ from headrace.wire.share_archived import ArchivedApi
 STORAGE_ERRORS = frozenset({int(ErrorCode.kafka_storage_error)})
 """Codes for files that the broker cannot read or write: consumers retry, administrators do not."""
 
+_UNREADABLE = (
+    "the broker cannot read files of the partition; see its log, and run `headrace check DATA_DIR` "
+    "on its machine"
+)
 _REMEDIES = {
     ErrorCode.unknown_topic_or_partition: "create the topic, or correct its name",
     ErrorCode.offset_out_of_range: "the log no longer has, or not yet has, that offset",
@@ -194,6 +198,15 @@ def check(code: int, what: str, message: str | None = None) -> None:
     """Raise `BrokerError` unless `code` is 0; `what` says what was being done."""
     if code:
         raise BrokerError(code, what, message)
+
+
+def check_log(code: int, what: str) -> None:
+    """Raise as `check`, for a response about the log of a partition.
+
+    Such responses have no text, so an error of the broker's files gets a remedy for those.
+    """
+    if code:
+        raise BrokerError(code, what, remedy=_UNREADABLE if code in STORAGE_ERRORS else None)
 
 
 def refusal(code: int, what: str, message: str | None = None) -> BrokerError | None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import check
+from headrace.client.errors import check_log
 from headrace.wire.batches import TRANSACTIONAL, BatchHeader
 from headrace.wire.primitives import Malformed, Reader, Writer
 
@@ -117,7 +117,7 @@ def _answer(source: Reader, what: str) -> Fetched:
         raise Malformed(f"{what}: not one partition in the answer")
     source.int32()
     code, high_watermark = source.int16(), source.int64()
-    check(code, what)
+    check_log(code, what)
     source.int64()  # last stable offset
     aborted = tuple((source.int64(), source.int64()) for _ in range(source.int32()))
     return Fetched(source.take(max(0, source.int32())), high_watermark, aborted)

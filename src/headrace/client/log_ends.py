@@ -3,12 +3,19 @@
 Committed offsets outlive topics, and a partition may have no leader: of those nothing is known.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
-from headrace.client.offsets import OffsetSpec, TopicPartition, list_offsets
+from headrace.client.offsets import (
+    ListedOffsets,
+    OffsetSpec,
+    Spec,
+    TopicPartition,
+    list_offsets,
+    list_readable_offsets,
+)
 from headrace.client.topics import describe_topics
 from headrace.wire.error_codes import ErrorCode
 
@@ -36,24 +43,51 @@ def ends_of(
 
     Raises: as `Cluster`.
     """
+    return _ends(cluster, partitions, _all_offsets, with_earliest=with_earliest)[0]
+
+
+def readable_ends_of(
+    cluster: Cluster, partitions: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, Ends], dict[TopicPartition, BrokerError]]:
+    """Return ends as `ends_of`, also where the broker cannot read some of the partitions.
+
+    Returns: ends, None where the broker cannot read them, and why it cannot.
+
+    Raises: as `Cluster`.
+    """
+    return _ends(cluster, partitions, list_readable_offsets, with_earliest=True)
+
+
+def _all_offsets(cluster: Cluster, requested: Mapping[TopicPartition, Spec]) -> ListedOffsets:
+    return list_offsets(cluster, requested), {}
+
+
+def _ends(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    list_ends: Callable[[Cluster, Mapping[TopicPartition, Spec]], ListedOffsets],
+    *,
+    with_earliest: bool,
+) -> tuple[dict[TopicPartition, Ends], dict[TopicPartition, BrokerError]]:
     wanted = sorted(set(partitions))
     for left in reversed(range(_TRIES)):
         there = _with_leader(cluster, wanted)
         try:
-            latest = list_offsets(cluster, dict.fromkeys(there, OffsetSpec.LATEST))
-            first = there if with_earliest else []
-            earliest = list_offsets(cluster, dict.fromkeys(first, OffsetSpec.EARLIEST))
+            latest, errors = list_ends(cluster, dict.fromkeys(there, OffsetSpec.LATEST))
+            first = latest if with_earliest else ()
+            earliest, more = list_ends(cluster, dict.fromkeys(first, OffsetSpec.EARLIEST))
         except BrokerError as error:
             if error.code != ErrorCode.unknown_topic_or_partition or not left:
                 raise
             continue  # deleted since it was looked up
-        return {
+        ends = {
             place: Ends(
                 earliest[place].offset if place in earliest else None,
                 latest[place].offset if place in latest else None,
             )
             for place in wanted
         }
+        return ends, errors | more
     raise AssertionError("the last try returns or raises")
 
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from headrace.client.connection import Address, Cluster
-from headrace.client.errors import check, left_out
+from headrace.client.errors import STORAGE_ERRORS, BrokerError, check_log, left_out
 
 TopicPartition = tuple[str, int]
 
@@ -45,6 +45,10 @@ class ListedOffset:
     leader_epoch: int | None
 
 
+ListedOffsets = tuple[dict[TopicPartition, ListedOffset], dict[TopicPartition, BrokerError]]
+"""Offsets, and the errors of the partitions that the broker cannot read."""
+
+
 def list_offsets(
     cluster: Cluster, asked: Mapping[TopicPartition, Spec], *, read_committed: bool = False
 ) -> dict[TopicPartition, ListedOffset]:
@@ -59,20 +63,48 @@ def list_offsets(
     response leaves out, `Unsupported` for MAX_TIMESTAMP on Kafka before 3.0; otherwise as
     `Cluster`.
     """
+    return _list(cluster, asked, read_committed=read_committed, skips_unreadable=False)[0]
+
+
+def list_readable_offsets(
+    cluster: Cluster, requested: Mapping[TopicPartition, Spec]
+) -> ListedOffsets:
+    """List offsets as `list_offsets`, also where the broker cannot read some of the partitions.
+
+    Returns: offsets, without those of partitions that the broker cannot read, and why it cannot.
+
+    Raises: as `list_offsets`.
+    """
+    return _list(cluster, requested, read_committed=False, skips_unreadable=True)
+
+
+def _list(
+    cluster: Cluster,
+    asked: Mapping[TopicPartition, Spec],
+    *,
+    read_committed: bool,
+    skips_unreadable: bool,
+) -> ListedOffsets:
     _must_be_mapping(asked)
     timestamps = {partition: _timestamp(spec) for partition, spec in asked.items()}
 
-    def attempt() -> dict[TopicPartition, ListedOffset]:
+    def attempt() -> ListedOffsets:
         of_leader: dict[Address, list[TopicPartition]] = defaultdict(list)
         for topic, partition in timestamps:
             of_leader[cluster.leader(topic, partition)].append((topic, partition))
         found: dict[TopicPartition, ListedOffset] = {}
+        errors: dict[TopicPartition, BrokerError] = {}
         for leader, partitions in of_leader.items():
             wanted = {partition: timestamps[partition] for partition in partitions}
-            found |= _listed(cluster, leader, wanted, read_committed=read_committed)
-        return {partition: found[partition] for partition in timestamps}
+            listed, unreadable = _listed(cluster, leader, wanted, read_committed=read_committed)
+            if unreadable and not skips_unreadable:
+                raise next(iter(unreadable.values()))
+            found |= listed
+            errors |= unreadable
+        listed = {partition: found[partition] for partition in timestamps if partition in found}
+        return listed, errors
 
-    return cluster.retrying("listing offsets", attempt) if timestamps else {}
+    return cluster.retrying("listing offsets", attempt) if timestamps else ({}, {})
 
 
 def offsets_at(
@@ -117,7 +149,7 @@ def _timestamp(spec: Spec) -> int:
 
 def _listed(
     cluster: Cluster, leader: Address, wanted: Mapping[TopicPartition, int], *, read_committed: bool
-) -> dict[TopicPartition, ListedOffset]:
+) -> ListedOffsets:
     newest = OffsetSpec.MAX_TIMESTAMP in wanted.values()
     versions = _VERSIONS_OF_MAX_TIMESTAMP if newest else _VERSIONS
     topics = [
@@ -136,14 +168,22 @@ def _listed(
         address=leader,
     )
     found: dict[TopicPartition, ListedOffset] = {}
+    errors: dict[TopicPartition, BrokerError] = {}
     for topic in answer.topics:
         for one in topic.partitions:
-            check(one.error_code, f"listing offsets of {topic.name}-{one.partition_index}")
-            found[topic.name, int(one.partition_index)] = _offset(one)
+            place = topic.name, int(one.partition_index)
+            try:
+                check_log(one.error_code, f"listing offsets of {topic.name}-{one.partition_index}")
+            except BrokerError as error:
+                if error.code not in STORAGE_ERRORS:
+                    raise
+                errors[place] = error
+            else:
+                found[place] = _offset(one)
     for name, number in wanted:
-        if (name, number) not in found:
+        if (name, number) not in found and (name, number) not in errors:
             raise left_out(f"{name}-{number}", "listing offsets")
-    return found
+    return found, errors
 
 
 def _offset(one: Any) -> ListedOffset:

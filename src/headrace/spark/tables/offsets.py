@@ -1,15 +1,18 @@
 """The table `offsets`: what groups of consumers have committed, their lag, and when it expires."""
 
+import logging
 from collections.abc import Iterator
 
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.group_offsets import CommittedOffset, list_group_offsets
-from headrace.client.log_ends import Ends, ends_of
+from headrace.client.log_ends import Ends, readable_ends_of
 from headrace.client.offset_expiry import OffsetExpiry, offset_expiry
 from headrace.client.offsets import TopicPartition
 from headrace.spark.tables.names import Row, is_absent, moment, portions
 from headrace.spark.tables.wanted import Wanted
+
+LOG = logging.getLogger(__name__)
 
 OFFSETS = (
     "group string, topic string, partition int, committed_offset bigint, leader_epoch int, "
@@ -21,11 +24,21 @@ Committed = dict[TopicPartition, CommittedOffset]
 
 
 def offsets(cluster: Cluster, wanted: Wanted) -> Iterator[list[Row]]:
-    """A row a committed offset."""
+    """Yield a row for each committed offset, by portions of groups.
+
+    A partition that the broker cannot read has nulls for the ends of its log and the lag, and a
+    warning.
+    """
     forecast = _Forecast(cluster)
+    warned = set[TopicPartition]()
     for names in portions(cluster, wanted, share=False):
         found = {name: _committed(cluster, name, wanted) for name in names}
-        ends = ends_of(cluster, {place for offsets in found.values() for place in offsets})
+        places = {place for offsets in found.values() for place in offsets}
+        ends, errors = readable_ends_of(cluster, places)
+        for place, error in errors.items():
+            if place not in warned:
+                warned.add(place)
+                LOG.warning("table without the ends and the lag of %s-%d: %s", *place, error)
         for name, committed in found.items():
             expiry = forecast.of(name) if committed else {}
             yield [
