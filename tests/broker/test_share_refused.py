@@ -8,10 +8,11 @@ from confluent_kafka import Producer, ShareConsumer
 
 import headrace
 from headrace.broker.share_starts import start_for_heartbeat
+from headrace.client.configs import set_group_configs
 from headrace.client.connection import Cluster, Patience
-from headrace.client.errors import ClientError
+from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease
-from headrace.client.share_groups import alter_share_group_offsets
+from headrace.client.share_groups import alter_share_group_offsets, list_share_group_offsets
 from headrace.core.catalog import CreateTopic
 from headrace.core.share_group import Heartbeat
 from headrace.core.types import MemberId
@@ -74,8 +75,33 @@ def test_a_topic_of_which_nothing_can_be_opened_is_not_called_unknown(tmp_path: 
         refused = f"{TOPIC}-0 is refused: {TOPIC}-0/recovery-point: the file is missing"
         with pytest.raises(ClientError, match=refused):
             Lease(cluster, GROUP, "nightly").open((TOPIC,), "earliest")
-        with pytest.raises(ClientError, match=refused):
-            alter_share_group_offsets(cluster, GROUP, {(TOPIC, 0): 0})
+        results = alter_share_group_offsets(cluster, GROUP, {(TOPIC, 0): 0, (TOPIC, 1): 0})
+        assert [one and one.code for one in results.errors.values()] == [56, 56]
+        with pytest.raises(BrokerError, match=refused):
+            results.check()
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+@pytest.mark.parametrize("reset", ["earliest", "by_duration:PT1H"])
+def test_the_offsets_of_the_others_are_altered(tmp_path: Path, damaged: int, reset: str) -> None:
+    _damaged(tmp_path, damaged)
+    with (
+        headrace.Broker(tmp_path) as running,
+        Cluster(running.bootstrap_servers, patience=Patience(total_s=0)) as cluster,
+    ):
+        set_group_configs(cluster, GROUP, {"share.auto.offset.reset": reset})
+        for start in (1, -1):
+            new = {(TOPIC, damaged): start, (TOPIC, 1 - damaged): start}
+            errors = dict(alter_share_group_offsets(cluster, GROUP, new).errors)
+            error = errors.pop((TOPIC, damaged))
+            assert errors == {(TOPIC, 1 - damaged): None}
+            assert error is not None
+            assert error.code == 56
+            assert f"{TOPIC}-{damaged}/recovery-point: the file is missing" in str(error)
+            known = list_share_group_offsets(cluster, GROUP, errors)
+            assert {place: one and one.start for place, one in known.items()} == {
+                (TOPIC, 1 - damaged): max(start, 0)
+            }
 
 
 def test_heartbeats_take_no_memory_for_partitions_that_are_refused() -> None:

@@ -12,9 +12,9 @@ import headrace
 from headrace.broker.share_starts import missing_topics, start_partitions
 from headrace.core import share_starts
 from headrace.core.catalog import CreateTopic
-from headrace.core.errors import Refused
+from headrace.core.errors import Refused, Why
 from headrace.core.shard import ShareShard
-from headrace.core.shard_words import OpenLease, StartPartitions
+from headrace.core.shard_words import AlterShareOffsets, OpenLease, StartPartitions
 from headrace.core.share_group import CLOSED, Heartbeat, TopicView
 from headrace.core.share_words import ShareKey, Started
 from headrace.core.types import MemberId, MonoMs, Now, WallMs
@@ -99,7 +99,7 @@ class World(ShardRig):
     def topic(self, name: str) -> TopicView | None:
         starts = [CLOSED if one in self.closed else 0 for one in range(self.count)]
         ends = [CLOSED if one in self.closed else 5 + one for one in range(self.count)]
-        closed = sorted(self.closed)
+        closed = {one: f"orders-{one} is refused" for one in sorted(self.closed)}
         return TopicView(ID, starts, ends, closed) if name == "orders" else None
 
 
@@ -191,6 +191,28 @@ def test_a_topic_begins_once_one_of_the_partitions_can_that_show_that_it_has(
     rig.closed = frozenset({0, 1})
     seen = rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
     assert (rig.shard.partitions, seen.assignment) == ({}, frozenset())
+
+
+def test_offsets_are_not_altered_where_nothing_would_show_that_the_topic_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The group would take the other partitions for new ones, and begin behind records."""
+    monkeypatch.setattr(share_starts, "STARTED_AT_ONCE", PORTION)
+    rig = World()
+    rig.closed = frozenset({0, 1})
+    alter = AlterShareOffsets(GROUP, (("orders", 1, 0), ("orders", 2, 0), ("orders", 4, 0)))
+    assert rig.ask(alter) == (
+        Refused(Why.LOG_CLOSED, "orders-1 is refused"),
+        Refused(Why.LOG_CLOSED, "orders-0 is refused"),
+        Refused(Why.UNKNOWN_PARTITION, "This server does not host this topic-partition."),
+    )
+    assert rig.shard.partitions == {}
+    rig.closed = frozenset({0})
+    assert rig.ask(alter)[:2] == (None, None)
+    rig.closed = frozenset({0, 1})
+    assert rig.ask(alter)[:2] == (Refused(Why.LOG_CLOSED, "orders-1 is refused"), None)
+    starts = {key.partition: one.start for key, one in rig.shard.partitions.items()}
+    assert starts == {1: 0, 2: 0, 3: 8}
 
 
 def test_a_topic_that_grows_stays_begun_where_a_log_cannot_be_opened(

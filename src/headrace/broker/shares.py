@@ -9,7 +9,7 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeGuard, TypeVar, overload
 from uuid import UUID
@@ -118,10 +118,10 @@ class _Ends(_Offsets):
 
 @dataclass(frozen=True, slots=True)
 class _Logs:
-    """The logs of a topic: None for one that cannot be opened, whose number is in `closed`."""
+    """The logs of a topic: None for one that cannot be opened; `closed` has why, by its number."""
 
     partitions: Sequence[Partition | None] = ()
-    closed: Sequence[int] = ()
+    closed: Mapping[int, str] = field(default_factory=dict)
 
 
 _NO_LOGS = _Logs()
@@ -403,7 +403,7 @@ class Shares:
     def _open_partitions(self, topic: Topic) -> _Logs:
         """Open the first partitions, as many as there are; None for one that cannot be opened."""
         found: list[Partition | None] = []
-        closed: list[int] = []
+        closed: dict[int, str] = {}
         is_lasting = True
         for index in range(topic.partitions):
             partition = self._topics.partitions.get(topic.id, index)
@@ -411,8 +411,8 @@ class Shares:
                 break
             try:
                 _ = partition.log
-            except OSError:  # which the partition reports; the others are served
-                closed.append(index)
+            except OSError as error:  # which the partition reports; the others are served
+                closed[index] = str(error)
                 found.append(None)
                 is_lasting = is_lasting and partition.refused is not None
                 continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import BrokerError, check, left_out, refusal
+from headrace.client.errors import STORAGE_ERRORS, BrokerError, check, left_out, refusal
 from headrace.client.nodes import Node, at_coordinator, at_coordinators
 from headrace.client.offsets import Spec, TopicPartition, by_topic, offsets_at
 
@@ -212,7 +212,7 @@ def partition_results(
             answers = asking(node)
         except BrokerError as error:
             return dict.fromkeys(groups, error)
-        again = next((one for one in answers.values() if one is not None and one.retriable), None)
+        again = next((one for one in answers.values() if _is_transient(one)), None)
         return dict.fromkeys(groups, answers if again is None else again)
 
     found = at_coordinators(cluster, [group], what, of_group)[group]
@@ -223,6 +223,10 @@ def partition_results(
         for one in partitions
     }
     return PartitionResults(group, partitions, errors)
+
+
+def _is_transient(error: BrokerError | None) -> bool:
+    return error is not None and error.retriable and error.code not in STORAGE_ERRORS
 
 
 def _errors(topics: Any, what: str, refusing: Refusing) -> dict[TopicPartition, BrokerError | None]:

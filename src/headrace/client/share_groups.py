@@ -168,7 +168,7 @@ def alter_share_group_offsets(
     What was in flight there is forgotten, with its delivery counts. -1 is where the group's
     share.auto.offset.reset leads. The group's error is a `BrokerError`: 68 while it has members,
     24, 30, 69 for one of another type. A partition's: 3 when it does not exist, 29, and with
-    Headrace 1 for an offset behind the end of the log.
+    Headrace 1 for an offset behind the end of the log, and 56 while the broker cannot read it.
     Raises: `Unsupported` on Kafka before 4.1; otherwise as `Cluster`.
     """
     what = f"setting offsets of share group {group!r}"

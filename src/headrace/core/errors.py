@@ -36,6 +36,7 @@ class Why(Enum):
     WRONG_GROUP_TYPE = auto()
     METADATA_TOO_LARGE = auto()
     COORDINATOR_GONE = auto()
+    LOG_CLOSED = auto()
     OTHER_PROTOCOL = auto()
     SESSION_NOT_FOUND = auto()
     SESSION_EPOCH = auto()

@@ -43,7 +43,7 @@ from headrace.core.shard_words import (
 )
 from headrace.core.share_group import GroupForgotten, GroupRetained, ShareGroup, Timing, TopicView
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_starts import started
+from headrace.core.share_starts import is_begun, may_begin, started
 from headrace.core.share_words import ShareKey, Started
 from headrace.core.types import MonoMs, Now, after
 
@@ -135,11 +135,20 @@ def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decide
         for name, view in views.items()
         if view is not None
     }
+    begun = {
+        view.id
+        for view in views.values()
+        if view is not None and is_begun(queue.name, view.id, view.partitions, queue.partitions)
+    }
     earliest = topics.starts_earliest(queue.name)
     for name, index, wanted in command.starts:
         view = views[name]
         if view is None or not 0 <= index < view.partitions:
             reply.append(Refused(Why.UNKNOWN_PARTITION, _NO_TOPIC))
+            continue
+        problem = _problem(view, index, has_begun=view.id in begun)
+        if problem is not None:
+            reply.append(Refused(Why.LOG_CLOSED, problem))
             continue
         first, end = view.starts[index], view.ends[index]
         start = wanted
@@ -158,6 +167,17 @@ def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decide
     reset = frozenset(event.key for event in events)
     events += _beside(queue, reset, aged.values(), earliest=earliest)
     return _with_discarded(command, queue, reset, events, tuple(reply))
+
+
+def _problem(view: TopicView, index: int, *, has_begun: bool) -> str | None:
+    """Return why a group cannot begin in a partition; None if it can.
+
+    A group cannot begin a topic while every log is closed that would show that it has: the other
+    partitions would be taken for new ones later, and begin behind records.
+    """
+    if index in view.closed:
+        return view.closed[index]
+    return None if has_begun or may_begin(view) else next(iter(view.closed.values()))
 
 
 def _beside(

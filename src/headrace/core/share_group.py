@@ -141,13 +141,13 @@ CLOSED = -1  # begin and end of a log that cannot be opened
 class TopicView:
     """What a group may know of a topic: its id and, by partition, where its log begins and ends.
 
-    Both are `CLOSED` where the log cannot be opened; `closed` are the numbers of these partitions.
+    Both are `CLOSED` where the log cannot be opened; `closed` has why, by these partitions.
     """
 
     id: UUID
     starts: Sequence[int]
     ends: Sequence[int]
-    closed: Sequence[int] = ()
+    closed: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def partitions(self) -> int:

@@ -63,7 +63,6 @@ async def _altered(
 ) -> Sequence[Refused | None] | Refused:
     await services.shares.open_topics(name for name, _, _ in starts)
     try:
-        services.shares.require_open(name for name, _, _ in starts)
         policy = await starts_by_duration(services, group, (name for name, _, _ in starts))
     except OSError as error:
         return Refused(Why.COORDINATOR_GONE, f"The logs cannot be read: {error}")
