@@ -333,6 +333,68 @@ def test_a_log_that_cannot_be_compacted_for_its_damage_is_reported_with_a_remedy
                                    "`headrace repair` or restore a backup")  # fmt: skip
 
 
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_damaged_leader_epoch_is_reported_once_and_not_compacted_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, drops: bool
+) -> None:
+    """A folder of format 0 has no checksums; the indexes, by which it is opened, hide the epoch."""
+
+    async def fill(running: Running) -> None:
+        keyed = await running.topic("keyed", cleanup_policy="compact", index_interval_bytes="100")
+        running.fill(keyed)
+
+    async def scene(running: Running) -> None:
+        house, keyed = running.house, running.services.partition("keyed", 0)
+        assert keyed is not None
+        for _ in range(3):
+            assert not await house.clean_dirtiest()
+            running.clock.advance(600_001)
+        assert house.counters.failures == 1
+        assert running.leftovers() == []
+        assert "leader epoch 256" in (running.services.trouble() or "")
+        if drops:
+            first = keyed.log.segments()[0]
+            await running.services.partitions.delete_records({keyed: first.end_offset})
+            assert await house.clean_dirtiest()
+            assert len(records(keyed)) < 30
+
+    play(tmp_path, fill)
+    path = tmp_path / "keyed-0" / f"{0:020d}.log"
+    for one in path.parent.glob("*.checksums"):
+        one.unlink()
+    data = bytearray(path.read_bytes())
+    position = batches.read_header(data).size
+    data[position + 14] ^= 1
+    path.write_bytes(data)
+    play(tmp_path, scene)
+    (record,) = (one for one in caplog.records if "keyed-0 cannot be compacted" in one.message)
+    assert record.message == (
+        f"keyed-0 cannot be compacted: keyed-0/{0:020d}.log at byte {position}: leader epoch 256 "
+        "at offset 1; it stays as it is until that is repaired; stop the broker, and run "
+        "`headrace check`, then `headrace repair` or restore a backup"
+    )
+
+
+def test_a_log_that_is_refused_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its partition has reported the damage and the remedy."""
+
+    async def fill(running: Running) -> None:
+        running.fill(await running.topic("keyed", cleanup_policy="compact"))
+
+    async def scene(running: Running) -> None:
+        for _ in range(2):
+            assert not await running.house.clean_dirtiest()
+            running.clock.advance(600_001)
+        assert running.house.counters.failures == 0
+
+    play(tmp_path, fill)
+    (tmp_path / "keyed-0" / "recovery-point").unlink()
+    play(tmp_path, scene)
+    assert caplog.text.count("keyed-0/recovery-point: the file is missing") == 1
+
+
 class Gate:
     """Holds a cleaning after its first step, until a test lets it go."""
 

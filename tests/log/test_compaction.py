@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from headrace.core.types import WallMs
 from headrace.log import compaction
-from headrace.log.api import Disk
+from headrace.log.api import DamagedBlockError, Disk
 from headrace.log.compaction import Compaction, Tally
 from headrace.log.dirty import Rules, find_dirty
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.producers import Duplicate
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
-from headrace.wire.batches import BatchHeader, CorruptBatch, Record
+from headrace.wire.batches import BatchHeader, Record
 
 Compact = Callable[..., int]
 FOLDER = "topic-0"
@@ -239,7 +239,7 @@ def test_a_batch_with_a_wrong_offset_ends_the_cleaning(
     file = disk.open(f"{FOLDER}/{0:020d}.log")
     file.truncate(0)
     file.append(damaged)
-    with pytest.raises(CorruptBatch, match="are left of"):
+    with pytest.raises(DamagedBlockError, match=rf"{0:020d}\.log at byte \d+: .* are left; run"):
         compact(disk, log)
     assert file.pread(len(damaged), 0) == damaged
     file.close()
@@ -263,7 +263,7 @@ def test_an_offset_that_was_moved_into_a_gap_ends_the_cleaning(
     assert batches.read_header(damaged).base_offset == 1
     damaged[:8] = bytes(8)
     disk.write(path, bytes(damaged))
-    with pytest.raises(CorruptBatch, match="are not those that were written"):
+    with pytest.raises(DamagedBlockError, match="are not those that were written"):
         compact(disk, log, cleaned_to)
     assert disk.read(path) == damaged
     log.close()
@@ -290,7 +290,7 @@ def test_a_segment_of_which_the_map_has_a_part_is_verified_before_others_are_rep
     assert batches.read_header(damaged, at).base_offset == 3
     damaged[at : at + 8] = (2).to_bytes(8)
     disk.write(path, bytes(damaged))
-    with pytest.raises(CorruptBatch, match="are not those that were written"):
+    with pytest.raises(DamagedBlockError, match="are not those that were written"):
         compact(disk, log, cleaned_to, **rules)
     assert disk.read(first) == before
     log.close()

@@ -16,10 +16,11 @@ from typing import NamedTuple
 from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.topic_settings import TopicSettings
 from headrace.core.types import MonoMs, after, elapsed_ms
-from headrace.log.api import REMEDY, Disk
+from headrace.log.api import REMEDY, DamagedBlockError, Disk
 from headrace.log.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from headrace.log.compaction import Compaction, Group, Steps, Tally
 from headrace.log.dirty import Dirty, Rules, find_dirty, is_overdue
+from headrace.log.segment import Segment
 from headrace.log.segments import SegmentedLog
 from headrace.wire.batches import CorruptBatch
 
@@ -67,9 +68,17 @@ class Cleaner:
 
     Args:
         map_bytes: log.cleaner.dedupe.buffer.size.
+        on_damage: called with the damage of a segment.
     """
 
-    def __init__(self, disk: Disk, clock: CheckedClock, map_bytes: int, counters: Counters) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        clock: CheckedClock,
+        map_bytes: int,
+        counters: Counters,
+        on_damage: Callable[[DamagedBlockError], None],
+    ) -> None:
         self.busy_with: tuple[str, int] | None = None
         self._disk = disk
         self._clock = clock
@@ -78,7 +87,9 @@ class Cleaner:
         self._offsets: dict[tuple[str, int], int] = {}
         self._unwritten = False
         self._writing = threading.Lock()
+        self._on_damage = on_damage
         self._set_aside: dict[tuple[str, int], MonoMs] = {}
+        self._damaged: dict[tuple[str, int], tuple[str, Segment]] = {}  # a segment with its path
         self._gone: set[tuple[str, int]] = set()  # since the last look began
         self._stop = threading.Event()
         self._closed = False
@@ -94,6 +105,7 @@ class Cleaner:
         """A log is deleted: abandon work on it; one of the same name will be another."""
         self._gone.add(kept.name)
         self._set_aside.pop(kept.name, None)
+        self._damaged.pop(kept.name, None)
         self._unwritten |= self._offsets.pop(kept.name, None) is not None
         if self.busy_with == kept.name:
             self._stop.set()
@@ -114,7 +126,8 @@ class Cleaner:
     async def clean_dirtiest(self, kept: Sequence[Kept]) -> bool:
         """Compact the log with the largest dirty part; whether one was.
 
-        What fails is told, and let alone for ten minutes; the next dirtiest then has its turn.
+        What fails is told, and let alone for ten minutes, or for as long as the log has a damaged
+        segment; the next dirtiest then has its turn.
         """
         self._gone.clear()
         for one, dirty in await self._look(kept):
@@ -140,6 +153,8 @@ class Cleaner:
             rules = self._rules(one)
             try:
                 opened = one.opened()
+                if self._has_damaged(one, opened):
+                    continue
                 active = opened.segments()[-1]
                 if active.size and is_overdue(opened, active.base_offset, rules, proven):
                     opened.begin_seal()
@@ -162,6 +177,10 @@ class Cleaner:
         self.busy_with = kept.name
         try:
             whole = await self._carry_out(work)
+        except DamagedBlockError as error:
+            if not self._stop.is_set() and not work.overtaken:
+                self._report_damage(kept, work, error)
+            return False
         except (OSError, CorruptBatch) as error:
             if not self._stop.is_set() and not work.overtaken:
                 self._fail(kept, error)
@@ -250,6 +269,29 @@ class Cleaner:
             "%s cannot be compacted: %s; it stays as it is, and is tried again in %d minutes; %s",
             kept, error, _RETRY_MS // 60_000, remedy,
         )  # fmt: skip
+
+    def _report_damage(self, kept: Kept, work: Compaction, error: DamagedBlockError) -> None:
+        self._counters.failures += 1
+        damage = error.damage
+        segment = work.segment_at(damage.path)
+        if segment is None:
+            self._set_aside[kept.name] = after(self._clock.mono(), _RETRY_MS)
+        else:
+            self._damaged[kept.name] = damage.path, segment
+        log.error(
+            "%s cannot be compacted: %s at byte %s: %s; it stays as it is until that is repaired; "
+            "stop the broker, and %s",
+            kept, damage.path, damage.position, damage.problem, damage.remedy,
+        )  # fmt: skip
+        self._on_damage(error)
+
+    def _has_damaged(self, kept: Kept, opened: SegmentedLog) -> bool:
+        """Return whether a log still has the segment in which a cleaning found damage."""
+        path, segment = self._damaged.get(kept.name, ("", None))
+        if segment is not None and opened.segment_at(path) is segment:
+            return True
+        self._damaged.pop(kept.name, None)
+        return False
 
     def _rules(self, kept: Kept) -> Rules:
         settings = kept.settings

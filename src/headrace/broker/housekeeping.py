@@ -38,7 +38,9 @@ class Housekeeping:
         self._config = config
         self._clock = clock
         self._topics = topics
-        self._cleaner = Cleaner(disk, clock, config.cleaner_dedupe_bytes, self.counters)
+        self._cleaner = Cleaner(
+            disk, clock, config.cleaner_dedupe_bytes, self.counters, topics.partitions.read_failed
+        )
         self._one_cleaning = asyncio.Lock()
         self._others: list[Kept] = []
         self._complained: set[Partition] = set()
@@ -84,7 +86,13 @@ class Housekeeping:
                     return False
                 if "compact" in partition.settings.cleanup_policy:
                     await partition.open_ready()
-            compacted = [one for one in self._kept() if "compact" in one.settings.cleanup_policy]
+            # A partition that is refused has reported its damage.
+            refused = {_name(one) for one in self._partitions if one.refused is not None}
+            compacted = [
+                one
+                for one in self._kept()
+                if "compact" in one.settings.cleanup_policy and one.name not in refused
+            ]
             return await self._cleaner.clean_dirtiest(compacted)
 
     async def _expire(self, partition: Partition) -> int:

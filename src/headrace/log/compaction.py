@@ -23,11 +23,12 @@ from dataclasses import dataclass, field
 
 from headrace.core.types import WallMs
 from headrace.log import checksums
-from headrace.log.api import Disk, File, SegmentInfo
+from headrace.log.api import CorruptFileError, DamagedBlockError, Disk, File, SegmentInfo
 from headrace.log.checksums import MOVED, BlockDigests
 from headrace.log.dirty import Dirty, Rules
 from headrace.log.key_map import KeyMap
 from headrace.log.rewriting import Found, moved, scan, with_records, without_records
+from headrace.log.segment import LEADER_EPOCH, Segment
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
@@ -107,7 +108,10 @@ class Compaction:
     Args:
         last_offset: returns the last offset that an idempotent producer wrote, by its id.
 
-    Raises: OSError from every method; CorruptBatch from steps that meet a damaged checksum.
+    Raises:
+        OSError: from every method.
+        DamagedBlockError: from steps that meet damage in a segment.
+        CorruptBatch: from `copy`; the copy was damaged on its way to the disk.
     """
 
     def __init__(
@@ -249,6 +253,10 @@ class Compaction:
         there = {one.base_offset: one for one in self._log.segments()}
         return all(there.get(one.base_offset) == one for one in segments)
 
+    def segment_at(self, path: str) -> Segment | None:
+        """As `SegmentedLog.segment_at`."""
+        return self._log.segment_at(path)
+
     # ---- reading
 
     def _batches(self, segment: SegmentInfo) -> Iterator[tuple[BatchHeader, bytes]]:
@@ -256,27 +264,28 @@ class Compaction:
 
         No checksum of a batch covers its offset, by which older values of its keys would go. Where
         compaction left a gap before, a damaged one may fit; the digests of the segment tell.
+
+        Raises: DamagedBlockError; OSError.
         """
         path = f"{segment.path}.log"
         data, start, offset = b"", 0, 0
         following = segment.base_offset  # the lowest offset that the next batch may have
         read = BlockDigests()
         while offset < segment.size:
-            position = offset - start
-            if len(data) - position < HEADER_BYTES:
-                data, start, position = self._disk.read(path, _READ_BYTES, offset), offset, 0
-            header = batches.read_header(data, position)
-            if header.size > segment.size - offset:
-                raise CorruptBatch(f"a batch of {header.size} bytes goes past {segment.path}.log")
-            if len(data) - position < header.size:
-                count = max(_READ_BYTES, header.size)
-                data, start, position = self._disk.read(path, count, offset), offset, 0
-            batches.verify(data, position, header)
-            if not following <= header.base_offset <= header.last_offset < segment.end_offset:
-                raise CorruptBatch(
-                    f"a batch of offsets {header.base_offset} to {header.last_offset}, and "
-                    f"{following} to {segment.end_offset - 1} are left of {path}"
-                )
+            try:
+                position = offset - start
+                if len(data) - position < HEADER_BYTES:
+                    data, start, position = self._disk.read(path, _READ_BYTES, offset), offset, 0
+                header = batches.read_header(data, position)
+                if header.size > segment.size - offset:
+                    raise CorruptBatch(f"a batch of {header.size} bytes goes past the end")
+                if len(data) - position < header.size:
+                    count = max(_READ_BYTES, header.size)
+                    data, start, position = self._disk.read(path, count, offset), offset, 0
+                batches.verify(data, position, header)
+                _require_place(header, following, segment)
+            except CorruptBatch as damage:
+                raise _damaged(path, str(damage), offset) from damage
             following = header.last_offset + 1
             read.add(offset, header.base_offset, header.leader_epoch, header)
             yield header, data[position : position + header.size]
@@ -284,8 +293,9 @@ class Compaction:
         written = checksums.load(self._disk, segment.path)
         if written is None or written.summary.size != segment.size:
             return  # they are not written, or a later segment has the path
-        if written.blocks.digests != read.digests:
-            raise CorruptBatch(f"{path}: {MOVED}")
+        differing = written.blocks.differing(read)
+        if differing is not None:
+            raise _damaged(path, MOVED, differing)
 
     def _keys(self, header: BatchHeader, data: bytes) -> Generator[None, None, dict[bytes, int]]:
         """Read the keys of a batch, with the last offset of each.
@@ -399,6 +409,22 @@ class Compaction:
         if not chosen.tombstones:
             return None
         return min(self._now + self._rules.delete_retention_ms, _HORIZON_MAX)
+
+
+def _require_place(header: BatchHeader, following: int, segment: SegmentInfo) -> None:
+    """Check what no checksum of a batch covers. Raises: CorruptBatch."""
+    if not following <= header.base_offset <= header.last_offset < segment.end_offset:
+        raise CorruptBatch(
+            f"a batch of offsets {header.base_offset} to {header.last_offset}, and "
+            f"{following} to {segment.end_offset - 1} are left"
+        )
+    # A segment of a format 0 folder is opened by its indexes, which do not have the epoch.
+    if header.leader_epoch != LEADER_EPOCH:
+        raise CorruptBatch(f"leader epoch {header.leader_epoch} at offset {header.base_offset}")
+
+
+def _damaged(path: str, problem: str, position: int) -> DamagedBlockError:
+    return DamagedBlockError(CorruptFileError(path, problem, position=position))
 
 
 def _add(total: Tally, more: Tally) -> None:
