@@ -70,6 +70,27 @@ REPEATED: list[tuple[str, int, int, dict[str, Any], tuple[str, ...], int]] = [
 ]  # fmt: skip
 
 
+# API, its key and version, a request for a topic without partitions, where the response has topics,
+# their names and their partitions, and whether it has the topic.
+WITHOUT_PARTITIONS: list[tuple[str, int, int, dict[str, Any], tuple[str, str, str], bool]] = [
+    ("OffsetForLeaderEpoch", 23, 4,
+     {"replica_id": -1, "topics": [{"topic": "orders", "partitions": []}]},
+     ("topics", "topic", "partitions"), True),
+    ("DescribeProducers", 61, 0, {"topics": [{"name": "orders", "partition_indexes": []}]},
+     ("topics", "name", "partitions"), True),
+    ("ElectLeaders", 43, 2, {"election_type": 0, "timeout": 1000,
+     "topic_partitions": [{"topic": "orders", "partitions": []}]},
+     ("replica_election_results", "topic", "partition_result"), True),
+    ("AlterPartitionReassignments", 45, 0,
+     {"timeout": 1000, "topics": [{"name": "orders", "partitions": []}]},
+     ("responses", "name", "partitions"), True),
+    ("DeleteRecords", 21, 2, {"timeout": 1000, "topics": [{"name": "orders", "partitions": []}]},
+     ("topics", "name", "partitions"), False),
+    ("OffsetDelete", 47, 0, {"group_id": "g", "topics": [{"name": "orders", "partitions": []}]},
+     ("topics", "name", "partitions"), False),
+]  # fmt: skip
+
+
 @pytest.fixture
 def orders(wire: Wire) -> Wire:
     """One connection; there are the topic `orders`, and an offset of group "g" in it."""
@@ -91,6 +112,20 @@ def test_a_repeated_element_is_answered_once(
         answers = [inner for outer in answers for inner in getattr(outer, name)]
         assert len(answers) == 1
     assert answers[0].error_code == code
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "fields", "path", "is_answered"),
+    [case[1:] for case in WITHOUT_PARTITIONS], ids=[case[0] for case in WITHOUT_PARTITIONS],
+)  # fmt: skip
+def test_a_topic_without_partitions_is_answered_where_kafka_answers_by_topic(
+    orders: Wire, key: int, version: int, fields: dict[str, Any], path: tuple[str, str, str],
+    is_answered: bool,
+) -> None:  # fmt: skip
+    topics, name, partitions = path
+    answered = getattr(orders.call(key, version, **fields), topics)
+    shown = [(getattr(one, name), len(getattr(one, partitions))) for one in answered]
+    assert shown == ([("orders", 0)] if is_answered else [])
 
 
 def test_the_last_offset_of_a_commit_counts(orders: Wire) -> None:

@@ -104,15 +104,21 @@ class Budgets:
             found[key] += 1
         return found
 
-    async def by_topic(self, named: Iterable[tuple[str, int, T]]) -> dict[str, dict[int, T]]:
+    async def by_topic(
+        self, named: Iterable[tuple[str, int, T]], *, topics: Iterable[str] = ()
+    ) -> dict[str, dict[int, T]]:
         """Group the partitions that a request names by topic, each once, with pauses.
 
-        As in Kafka, the last mention of a partition counts. Topics without partitions are left out.
+        As in Kafka, the last mention of a partition counts.
 
         Args:
             named: Topic, partition, and what the request has for the partition.
+            topics: Topics that are also in the result when no partition of them is named. Kafka
+                answers some requests by topic, and others by partition without such topics.
         """
         grouped: dict[str, dict[int, T]] = {}
+        async for topic in self.portions(topics, _COUNTED_PORTION):
+            grouped.setdefault(topic, {})
         async for topic, index, item in self.portions(named, _COUNTED_PORTION):
             grouped.setdefault(topic, {})[index] = item
         return grouped

@@ -18,10 +18,14 @@ PRODUCERS_MAX = 100_000  # in one response
 
 async def handle(request: Request, services: Services) -> Answer:
     # Once each: a short request could ask for a partition with many producers very often.
+    message = request.message()
     named = await services.budgets.by_topic(
-        (topic.name, index, None)
-        for topic in request.message().topics
-        for index in topic.partition_indexes
+        (
+            (topic.name, index, None)
+            for topic in message.topics
+            for index in topic.partition_indexes
+        ),
+        topics=(topic.name for topic in message.topics),
     )
     builder = _Builder(services)
     topics = []

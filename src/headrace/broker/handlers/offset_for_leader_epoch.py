@@ -16,12 +16,16 @@ from headrace.broker.services import Services
 async def handle(request: Request, services: Services) -> Answer:
     topics: list[dict[str, Any]] = []
     portion = 0
+    message = request.message()
     named = await services.budgets.by_topic(
-        (topic.topic, requested.partition, requested)
-        for topic in request.message().topics
-        for requested in topic.partitions
+        (
+            (topic.topic, requested.partition, requested)
+            for topic in message.topics
+            for requested in topic.partitions
+        ),
+        topics=(topic.topic for topic in message.topics),
     )
-    for name, epochs in named.items():
+    async for name, epochs in services.budgets.portions(named.items()):
         partitions = []
         for index, requested in epochs.items():
             portion = (portion + 1) % PORTION

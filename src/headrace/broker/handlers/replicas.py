@@ -24,9 +24,12 @@ async def handle(request: Request, services: Services) -> Answer:
     if request.api_key == _LIST:
         return {"error_code": Code.NONE, "error_message": None, "topics": []}
     reassignments = await services.budgets.by_topic(
-        (topic.name, partition.partition_index, partition.replicas)
-        for topic in message.topics
-        for partition in topic.partitions
+        (
+            (topic.name, partition.partition_index, partition.replicas)
+            for topic in message.topics
+            for partition in topic.partitions
+        ),
+        topics=(topic.name for topic in message.topics),
     )
     responses = [
         {
@@ -43,11 +46,10 @@ async def handle(request: Request, services: Services) -> Answer:
 
 async def _elected(message: Any, services: Services) -> list[dict[str, Any]]:
     """What was asked for by name; of all partitions (null), those that changed: none."""
-    portions = services.budgets.portions
+    portions, topics = services.budgets.portions, message.topic_partitions or ()
     elections = await services.budgets.by_topic(
-        (topic.topic, index, None)
-        for topic in message.topic_partitions or ()
-        for index in topic.partitions
+        ((topic.topic, index, None) for topic in topics for index in topic.partitions),
+        topics=(topic.topic for topic in topics),
     )
     return [
         {
