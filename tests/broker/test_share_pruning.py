@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.broker.partitions import Partition, Partitions
+from headrace.broker.partitions import Partition, Partitions, StartOutcome
 from headrace.broker.replay import JournalDamaged
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import STATE_TOPIC
@@ -35,8 +35,9 @@ from headrace.core.types import MemberId, Span
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import repair_disk
 from headrace.log import share_batches, times
+from headrace.log.api import OffsetOutOfRange
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
-from headrace.wire.batches import Record
+from headrace.wire.batches import CorruptBatch, Record
 
 from . import inside_rig
 from .inside_rig import Inside, counted_turns
@@ -377,15 +378,22 @@ def test_history_is_kept_while_the_wall_clock_is_wrong(error: int) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "outcome",
+    [OSError(errno.ENOSPC, "No space left on device"), OffsetOutOfRange(9, 0, 5)],
+    ids=lambda one: type(one).__name__,
+)
 def test_a_disk_that_fails_is_told_and_nothing_is_removed(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+    outcome: OSError | OffsetOutOfRange,
+) -> None:  # fmt: skip
+    """A failed sync may move the end of the journal below the offset."""
     caplog.set_level(logging.WARNING, "headrace.broker")
 
     async def delete_records(
         _self: Partitions, wanted: dict[Partition, int]
-    ) -> dict[Partition, OSError]:
-        return dict.fromkeys(wanted, OSError(errno.ENOSPC, "No space left on device"))
+    ) -> dict[Partition, StartOutcome]:
+        return dict.fromkeys(wanted, outcome)
 
     async def scene(broker: Broker) -> None:
         await broker.work(await broker.join("busy"), 20)
@@ -398,6 +406,31 @@ def test_a_disk_that_fails_is_told_and_nothing_is_removed(
 
     play(scene, MemoryDisk(), share_coordinator_snapshot_update_records_per_snapshot="5")
     assert f"{STATE_TOPIC}-0 is not pruned this time: " in caplog.text
+
+
+def test_a_search_that_meets_damage_is_reported_and_made_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING, "headrace.broker")
+
+    async def search(*_: Any) -> None:
+        raise CorruptBatch("batch of offset 3: a record goes past its end")
+
+    async def scene(broker: Broker) -> None:
+        await broker.work(await broker.join("busy"), 20)
+        threads, pruning = broker.services.decoding_threads, broker.services.share_pruning
+        monkeypatch.setattr(threads, "search", search)
+        broker.clock.advance(MINUTES_5)
+        pruning.work.end_pauses()
+        await until(lambda: "is not pruned" in caplog.text)
+        assert broker.journal.start_offset == 0
+        monkeypatch.undo()
+        pruning.work.end_pauses()
+        await until(lambda: broker.journal.start_offset > 0)
+
+    play(scene, MemoryDisk(), share_coordinator_snapshot_update_records_per_snapshot="5")
+    message = f"{STATE_TOPIC}-0 is not pruned this time: batch of offset 3: a record goes past"
+    assert caplog.text.count(message) == 1
 
 
 def test_updates_whose_snapshot_never_comes_stop_the_start() -> None:

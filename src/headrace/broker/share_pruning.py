@@ -23,8 +23,10 @@ from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
 from headrace.core.types import earlier
+from headrace.log.api import OffsetOutOfRange
 from headrace.log.buggify import buggify
 from headrace.log.record_codec import ShareJournal
+from headrace.wire.batches import CorruptBatch
 
 log = logging.getLogger("headrace.broker")
 
@@ -64,7 +66,7 @@ class SharePruning:
         for shard, journal in zip(self._shares.shards, self._shares.journals, strict=True):
             try:
                 await self._prune(shard, journal)
-            except (OSError, StorageFault) as error:
+            except (OSError, StorageFault, OffsetOutOfRange, CorruptBatch) as error:
                 log.warning("%s is not pruned this time: %s", shard.name, error)
             if self.work.is_stopping:
                 return
@@ -75,7 +77,7 @@ class SharePruning:
             await self.prune()
 
     async def _prune(self, shard: Shard, partition: Partition) -> None:
-        """Raises: OSError; StorageFault."""
+        """Raises: OSError; StorageFault; OffsetOutOfRange; CorruptBatch."""
         config = self._config
         cold_below = await self._younger_from(partition, config.share_cold_snapshot_ms)
         await self._replace_cold(shard, cold_below)
@@ -109,7 +111,10 @@ class SharePruning:
             cold -= len(keep)
 
     async def _younger_from(self, partition: Partition, age_ms: int) -> int:
-        """Return the first offset whose record is not older than `age_ms`. Raises: OSError."""
+        """Return the first offset whose record is not older than `age_ms`.
+
+        Raises: OSError; CorruptBatch.
+        """
         since, end = earlier(self._clock.proven(), age_ms), partition.high_watermark
         found = await self._threads.search(partition, partial(partition.log.search_time, since))
         return end if found is None else found[0]
