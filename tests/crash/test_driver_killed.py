@@ -25,6 +25,8 @@ from headrace.client.connection import Cluster
 from headrace.client.leases import describe
 from headrace.demo.server import Server
 
+from . import kills
+from .conftest import CountKills
 from .kills import KILLS_FACTOR
 
 pytestmark = pytest.mark.spark
@@ -37,7 +39,9 @@ LOCK_MS = 8_000  # as long as the next driver takes to start
 
 
 @pytest.mark.parametrize("seed", [1] if KILLS_FACTOR == 1 else [1, 2])
-def test_driver_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
+def test_driver_killed_at_random_moments(
+    seed: int, tmp_path: Path, count_kills: CountKills
+) -> None:
     rng = random.Random(seed)
     broker_dies_in = rng.randrange(KILLS)
     name, records = ENDLESS.name, KILLS * RECORDS_A_LIFE
@@ -58,6 +62,8 @@ def test_driver_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
         with driver(server.bootstrap, tmp_path, [ENDLESS]) as check:
             until_none(lambda: unfinished(cluster, [name], records), check)
         assert complaints(server.bootstrap, name, ENDLESS.output(tmp_path), records) == ()
+    count_kills(kills.DRIVERS, KILLS)
+    count_kills(kills.WITH_DRIVER, 1)
 
 
 def wait_for_a_sign_of_life(cluster: Cluster, check: Callable[[], None]) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from headrace.client.admin import create_topic
 from headrace.client.connection import Cluster
 
+from . import kills
+from .conftest import CountKills
 from .group_crew import PARTITIONS, TOPIC, Committer, Janitor, Stage, Worker, committed
 from .group_members import ClassicMember, ClassicTeam, ConsumerMember, ConsumerTeam, Team
 from .killed_server import KilledServer
@@ -25,7 +27,7 @@ SETTINGS = {
 }
 
 
-def test_classic_groups_go_on(tmp_path: Path) -> None:
+def test_classic_groups_go_on(tmp_path: Path, count_kills: CountKills) -> None:
     """Kills come somewhere among the commits; when somebody has joined and another has not yet;
     when all have joined and the leader has not yet handed out the assignment."""
 
@@ -34,10 +36,10 @@ def test_classic_groups_go_on(tmp_path: Path) -> None:
         members = [ClassicMember(stage, f"member-{number}", team) for number in range(2)]
         return team, [*members, ClassicMember(stage, "fixed", team, instance="i")]
 
-    survive(tmp_path, crew, ["", "rejoin", "sync"])
+    survive(tmp_path, crew, ["", "rejoin", "sync"], count_kills)
 
 
-def test_groups_of_the_new_protocol_go_on(tmp_path: Path) -> None:
+def test_groups_of_the_new_protocol_go_on(tmp_path: Path, count_kills: CountKills) -> None:
     """Kills come somewhere among the commits; when a member was asked to let go of a partition;
     when a member was given one, and the broker does not know yet that it knows."""
 
@@ -45,11 +47,14 @@ def test_groups_of_the_new_protocol_go_on(tmp_path: Path) -> None:
         team = ConsumerTeam(stage, "team")
         return team, [ConsumerMember(stage, f"member-{number}", team) for number in range(3)]
 
-    survive(tmp_path, crew, ["", "revoked", "given"])
+    survive(tmp_path, crew, ["", "revoked", "given"], count_kills)
 
 
 def survive(
-    folder: Path, members: Callable[[Stage], tuple[Team, list[Worker]]], gates: list[str]
+    folder: Path,
+    members: Callable[[Stage], tuple[Team, list[Worker]]],
+    gates: list[str],
+    count_kills: CountKills,
 ) -> None:
     stage = Stage()
     chance = random.Random(0)
@@ -79,7 +84,11 @@ def survive(
             for worker in crew:
                 worker.join()
     assert stage.failure is None
-    assert server.kills_amid_starts >= KILLS // 4
+    count_kills(kills.STAGED, KILLS)
+    amid, early = server.kills_amid_starts, server.kills_before_listening
+    count_kills(kills.IN_STARTS, early)
+    count_kills(kills.AFTER_STARTS, amid - early)
+    assert amid >= KILLS // 4
 
 
 def work(stage: Stage, team: Team, changes: int) -> None:

@@ -17,6 +17,8 @@ from rich.console import Console
 from headrace.demo.plan import Kill, Plan, Stage
 from headrace.demo.run import run
 
+from . import kills
+from .conftest import CountKills
 from .kills import KILLS_FACTOR
 
 pytestmark = pytest.mark.spark
@@ -25,12 +27,15 @@ RUNS = 1 if KILLS_FACTOR == 1 else 7
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
-def test_broker_killed_at_random_moments(seed: int, spark: SparkSession, tmp_path: Path) -> None:
+def test_broker_killed_at_random_moments(
+    seed: int, spark: SparkSession, tmp_path: Path, count_kills: CountKills
+) -> None:
     rng = random.Random(seed)
-    kills = tuple(random_kill(rng) for _ in range(3))
-    plan = Plan(tmp_path / "demo", flights=FLIGHTS, seed=seed, records_per_batch=400, kills=kills)
+    moments = tuple(random_kill(rng) for _ in range(3))
+    plan = Plan(tmp_path / "demo", flights=FLIGHTS, seed=seed, records_per_batch=400, kills=moments)
     outcome = run(plan, Console(file=StringIO()), spark)
-    assert outcome.kills == len(kills)
+    assert outcome.kills == len(moments)
+    count_kills(kills.DEMO, outcome.kills)
     assert outcome.account.complaints == ()
 
 

@@ -24,7 +24,8 @@ from headrace.client.leases import describe
 from headrace.demo.evidence import DeadLetter, dead_letters
 from headrace.sim.auditor import Auditor
 
-from . import stock_crew
+from . import kills, stock_crew
+from .conftest import CountKills
 from .killed_server import KilledServer
 from .kills import KILLS_FACTOR, PLANTED_SERVER
 from .share_clients import Feeder, StockConsumer
@@ -58,7 +59,9 @@ SETTINGS = {
 
 @pytest.mark.timeout(900 * (1 + KILLS_FACTOR // 10))
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_the_account_of_stock_clients_closes(durability: str, tmp_path: Path) -> None:
+def test_the_account_of_stock_clients_closes(
+    durability: str, tmp_path: Path, count_kills: CountKills
+) -> None:
     settings = {**SETTINGS, **stock_crew.SETTINGS, "headrace.durability": durability}
     gates = [*GATES, *STOCK_GATES]
     server = KilledServer(tmp_path, seed=durability, settings=settings)
@@ -74,8 +77,9 @@ def test_the_account_of_stock_clients_closes(durability: str, tmp_path: Path) ->
     assert {letter.group for letter in letters} == {COPIED, STOCK}
     assert any("limit" in letter.reason for letter in letters), "no record was exhausted"
     amid, early = server.kills_amid_starts, server.kills_before_listening
-    counts = f"{KILLS} kills, and {amid} amid starts, {early} of them before the broker listened"
-    print(counts)  # noqa: T201  # a count of the run, which `pytest -rP` shows
+    count_kills(kills.STOCK, KILLS)
+    count_kills(kills.IN_STARTS, early)
+    count_kills(kills.AFTER_STARTS, amid - early)
     assert amid >= KILLS // 4
     assert early > 0 or KILLS_FACTOR == 1, "no kill came before the broker listened"
 
