@@ -223,6 +223,38 @@ def test_an_append_makes_a_wide_fetch_look_at_nothing_until_it_is_enough(
     assert (looks[0], checks[0]) == (103, 10)  # those three that have moved
 
 
+def test_a_fetch_of_some_partitions_looks_at_few_of_them_in_a_step(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire, count = connect(), 2 * fetch.LOOK_PORTION + 1
+    assert count < budgets.PORTION
+    wire.create("orders", num_partitions=count)
+    steps: list[int] = []
+    pause, look_at = fetch._Poll.pause, fetch._Poll.look_at
+
+    def looked_at(poll: Any, index: int, **settings: Any) -> bool:
+        is_read = look_at(poll, index, **settings)
+        steps[-1] += is_read
+        return is_read
+
+    async def paused(poll: Any) -> None:
+        await pause(poll)
+        steps.append(0)
+
+    monkeypatch.setattr(fetch._Poll, "look_at", looked_at)
+    monkeypatch.setattr(fetch._Poll, "pause", paused)
+    partitions = [
+        {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
+         "partition_max_bytes": 1 << 20} for n in range(count)
+    ]  # fmt: skip
+    for _ in range(2):  # the first one opens the logs
+        steps[:] = [0]
+        wire.call(1, 11, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 30,
+            isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
+            topics=[{"topic": "orders", "partitions": partitions}])  # fmt: skip
+    assert steps == [fetch.LOOK_PORTION, fetch.LOOK_PORTION, 1]
+
+
 def test_a_fetch_of_much_is_read_in_portions(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
