@@ -1,5 +1,6 @@
 """Commands about a topic of which the broker cannot read a part: the rest is shown, and code 1."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,13 @@ import headrace
 from .conftest import Command
 
 TOPIC, GROUP = "t", "g"
+CONSUMERS = ("c-1", "c-2")  # consumer groups
 SETTINGS = {"num.partitions": "2", "log.segment.bytes": "1024"}  # of one batch
 PADDING = bytes(900)  # a key
+UNREADABLE = (
+    "listing offsets of t-1: KAFKA_STORAGE_ERROR: the broker cannot read files of the partition; "
+    "see its log, and run `headrace check DATA_DIR` on its machine"
+)
 
 
 @pytest.fixture
@@ -32,6 +38,8 @@ def damaged(tmp_path: Path) -> Callable[[Callable[[Path], None]], headrace.Broke
                 group = headrace.ResourceType.GROUP
                 admin.incremental_alter_configs(group, GROUP, values=earliest)
                 admin.alter_share_group_offsets(GROUP, {(TOPIC, 0): 0, (TOPIC, 1): 1})
+                for name in CONSUMERS:
+                    admin.alter_consumer_group_offsets(name, {(TOPIC, 0): 1, (TOPIC, 1): 1})
         damage(tmp_path)
         return headrace.Broker(tmp_path)
 
@@ -105,3 +113,31 @@ def test_a_share_group_is_described_without_what_cannot_be_read(
     assert ended.code == 1
     assert "t-1 is refused: t-1/recovery-point: the file is missing" in ended.err
     assert "trying for" not in ended.err
+
+
+def test_consumer_groups_are_described_without_what_cannot_be_read(
+    offline: Command, damaged: Damaged
+) -> None:
+    with damaged(_refused) as running:
+        groups = [word for name in CONSUMERS for word in ("--group", name)]
+        servers = ("--bootstrap-server", running.bootstrap_servers)
+        table = offline("consumer-groups", "--describe", *groups, *servers)
+        objects = offline("consumer-groups", "--describe", *groups, "--json", *servers)
+    rows = [line.split()[:6] for line in table.text.splitlines() if line.startswith("c-")]
+    assert rows == [
+        row
+        for name in CONSUMERS
+        for row in ([name, TOPIC, "0", "1", "2", "1"], [name, TOPIC, "1", "1", "-", "-"])
+    ]
+    for ended in (table, objects):
+        assert ended.code == 1
+        (line,) = [line for line in ended.err.splitlines() if "no active members" not in line]
+        assert line == f"headrace consumer-groups: {UNREADABLE}"
+    for line in objects.text.splitlines():
+        group = json.loads(line)
+        assert (group["total_lag"], group["unknown_lags"]) == (1, 1)
+        unreadable = group["partitions"][1]
+        assert unreadable["current_offset"] == 1
+        assert [unreadable[name] for name in ("log_start_offset", "log_end_offset", "lag")] == [
+            None
+        ] * 3

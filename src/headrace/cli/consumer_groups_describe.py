@@ -26,7 +26,7 @@ from headrace.client.groups import (
     describe_groups,
     list_group_offsets,
 )
-from headrace.client.log_ends import Ends, ends_of
+from headrace.client.log_ends import Ends, readable_ends_of
 from headrace.wire.error_codes import ErrorCode
 
 _REBALANCING = {"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"}
@@ -62,7 +62,7 @@ def describe(cluster: Cluster, asked: Asked) -> None:
         for one in found:
             _show_state(one, asked)
     else:
-        _show_offsets(cluster, found, asked)
+        troubles += _show_offsets(cluster, found, asked)
     end_with(COMMAND, troubles)
 
 
@@ -109,7 +109,8 @@ def rows_of(
     return rows
 
 
-def _show_offsets(cluster: Cluster, groups: list[GroupDescription], asked: Asked) -> None:
+def _show_offsets(cluster: Cluster, groups: list[GroupDescription], asked: Asked) -> list[str]:
+    """Show offsets of groups, and return why the ends of logs are missing in them."""
     committed = {
         one.group: list_group_offsets(cluster, one.group)
         for one in counted(groups, "groups asked for their offsets")
@@ -120,7 +121,7 @@ def _show_offsets(cluster: Cluster, groups: list[GroupDescription], asked: Asked
         for part in (committed[one.group], *(member.assignment for member in one.members))
         for place in part
     }
-    ends = ends_of(cluster, places, with_earliest=asked.as_json)
+    ends, errors = readable_ends_of(cluster, places, with_earliest=asked.as_json)
     for one in groups:
         rows = rows_of(one, committed[one.group], ends)
         if asked.as_json:
@@ -129,6 +130,7 @@ def _show_offsets(cluster: Cluster, groups: list[GroupDescription], asked: Asked
         _tell_state(one)
         if rows:
             _offsets_table(one, rows, verbose=asked.verbose).show()
+    return [str(error) for _, error in sorted(errors.items())]
 
 
 def _offsets_table(group: GroupDescription, rows: list[Row], *, verbose: bool) -> Table:

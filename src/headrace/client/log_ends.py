@@ -47,7 +47,7 @@ def ends_of(
 
 
 def readable_ends_of(
-    cluster: Cluster, partitions: Iterable[TopicPartition]
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, with_earliest: bool = True
 ) -> tuple[dict[TopicPartition, Ends], dict[TopicPartition, BrokerError]]:
     """Return ends as `ends_of`, also where the broker cannot read some of the partitions.
 
@@ -55,7 +55,7 @@ def readable_ends_of(
 
     Raises: as `Cluster`.
     """
-    return _ends(cluster, partitions, list_readable_offsets, with_earliest=True)
+    return _ends(cluster, partitions, list_readable_offsets, with_earliest=with_earliest)
 
 
 def _all_offsets(cluster: Cluster, requested: Mapping[TopicPartition, Spec]) -> ListedOffsets:
