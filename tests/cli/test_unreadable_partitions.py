@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -13,7 +14,13 @@ from .conftest import Command
 
 TOPIC, GROUP = "t", "g"
 CONSUMERS = ("c-1", "c-2")  # consumer groups
-SETTINGS = {"num.partitions": "2", "log.segment.bytes": "1024"}  # of one batch
+SETTINGS = {
+    "num.partitions": "2",
+    "log.segment.bytes": "1024",  # of one batch
+    # How long a reset of a share group waits after a restart: its members may come back.
+    "group.share.min.heartbeat.interval.ms": "100",
+    "group.share.heartbeat.interval.ms": "100",
+}
 PADDING = bytes(900)  # a key
 UNREADABLE = (
     "listing offsets of t-1: KAFKA_STORAGE_ERROR: the broker cannot read files of the partition; "
@@ -41,7 +48,7 @@ def damaged(tmp_path: Path) -> Callable[[Callable[[Path], None]], headrace.Broke
                 for name in CONSUMERS:
                     admin.alter_consumer_group_offsets(name, {(TOPIC, 0): 1, (TOPIC, 1): 1})
         damage(tmp_path)
-        return headrace.Broker(tmp_path)
+        return headrace.Broker(tmp_path, settings=SETTINGS)
 
     return started
 
@@ -141,3 +148,57 @@ def test_consumer_groups_are_described_without_what_cannot_be_read(
         assert [unreadable[name] for name in ("log_start_offset", "log_end_offset", "lag")] == [
             None
         ] * 3
+
+
+def _no_offset(group: str) -> str:
+    return (
+        f"no offset of group '{group}' was set: the broker cannot read t-1 (KAFKA_STORAGE_ERROR); "
+        "see its log, and run `headrace check DATA_DIR` on its machine, or name only the other "
+        "partitions"
+    )
+
+
+@pytest.mark.parametrize("damage", [_refused, _first_batch])
+def test_a_reset_of_consumer_groups_sets_no_offset_of_what_cannot_be_read(
+    offline: Command, damaged: Damaged, damage: Callable[[Path], None]
+) -> None:
+    """A search by time reads batches."""
+    with damaged(damage) as running:
+        groups = [word for name in CONSUMERS for word in ("--group", name)]
+        servers = ("--bootstrap-server", running.bootstrap_servers)
+
+        def reset(*options: str) -> Any:
+            command = ("consumer-groups", "--reset-offsets", "--execute", *options)
+            return offline(*command, "--to-datetime", "2026-01-01T00:00:00", *servers)
+
+        failed = reset(*groups, "--all-topics")
+        assert (failed.code, failed.text.strip()) == (1, "")
+        assert failed.err.splitlines() == [
+            f"headrace consumer-groups: {_no_offset(name)}" for name in CONSUMERS
+        ]
+        done = reset("--group", CONSUMERS[0], "--topic", f"{TOPIC}:0")
+        assert (done.code, done.err) == (0, "")
+        with headrace.SyncAdmin(running.bootstrap_servers) as admin:
+            for name, offset in zip(CONSUMERS, (0, 1), strict=True):
+                found = admin.list_consumer_group_offsets(name)
+                assert [found[TOPIC, one].offset for one in range(2)] == [offset, 1]
+
+
+def test_a_reset_of_a_share_group_sets_no_offset_of_what_cannot_be_read(
+    offline: Command, damaged: Damaged
+) -> None:
+    with damaged(_refused) as running:
+        servers = ("--bootstrap-server", running.bootstrap_servers)
+
+        def reset(*options: str) -> Any:
+            command = ("share-groups", "--reset-offsets", "--group", GROUP, "--execute")
+            return offline(*command, "--to-latest", *options, *servers)
+
+        for failed in (reset("--all-topics"), reset("--topic", TOPIC)):
+            assert (failed.code, failed.text) == (1, "")
+            assert failed.err == f"headrace share-groups: {_no_offset(GROUP)}\n"
+        done = reset("--topic", f"{TOPIC}:0", "--json")
+        assert (done.code, done.err) == (0, "")
+        assert json.loads(done.text)["partitions"] == [
+            {"topic": TOPIC, "partition": 0, "current_offset": 0, "new_offset": 2}
+        ]

@@ -143,8 +143,8 @@ def _draft(cluster: Cluster, group: str, scope: _Scope, asked: Asked) -> _Draft:
 
 
 def _plan(draft: _Draft, logs: Logs, asked: Asked) -> _Reset:
-    """Raises: Trouble when a partition has no log, or nothing to shift."""
-    logs.require(draft.places)
+    """Raises: Trouble when a partition has no readable log, or nothing to shift."""
+    logs.require(draft.places, draft.group)
     committed = draft.committed
     current = {place: committed[place] for place in draft.places if place in committed}
     new = {place: _new_offset(draft, place, logs, asked) for place in draft.places}
@@ -153,7 +153,7 @@ def _plan(draft: _Draft, logs: Logs, asked: Asked) -> _Reset:
 
 def _new_offset(draft: _Draft, place: TopicPartition, logs: Logs, asked: Asked) -> int:
     """By the scenario asked for. Raises: Trouble when there is nothing to start from."""
-    if logs.since:
+    if logs.since is not None:
         return logs.since[place]
     earliest, latest = logs.earliest(place), logs.latest(place)
     if asked.to_earliest:

@@ -1,13 +1,14 @@
 """What --reset-offsets must know of logs: which partitions, their ends, points in time."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.cli.ending import Trouble, tell
 from headrace.cli.topic_partitions import named_partitions, spelled
 from headrace.client.connection import Cluster
-from headrace.client.log_ends import Ends, ends_of
-from headrace.client.offsets import TopicPartition, list_offsets
+from headrace.client.errors import BrokerError
+from headrace.client.log_ends import Ends, readable_ends_of
+from headrace.client.offsets import TopicPartition, list_readable_offsets
 from headrace.client.topics import describe_topics
 
 _TIME_MS_MAX = 2**63 - 1
@@ -15,13 +16,27 @@ _TIME_MS_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What is known of partitions; `since` is empty unless a time was asked for."""
+    """What is known of partitions; `since` is None unless a time was asked for.
+
+    `errors` has those that the broker cannot read.
+    """
 
     ends: Mapping[TopicPartition, Ends]
-    since: Mapping[TopicPartition, int]
+    since: Mapping[TopicPartition, int] | None
+    errors: Mapping[TopicPartition, BrokerError]
 
-    def require(self, places: Iterable[TopicPartition]) -> None:
-        """Raises: Trouble when one of the partitions has no log."""
+    def require(self, places: Sequence[TopicPartition], group: str) -> None:
+        """Check that the offsets of a group can be reset in each of the partitions.
+
+        Raises: Trouble when one of the partitions has no log, or one that the broker cannot read.
+        """
+        unreadable = [spelled(place) for place in places if place in self.errors]
+        if unreadable:
+            raise Trouble(
+                f"no offset of group '{group}' was set: the broker cannot read "
+                f"{', '.join(unreadable)} (KAFKA_STORAGE_ERROR); see its log, and run `headrace "
+                "check DATA_DIR` on its machine, or name only the other partitions"
+            )
         absent = [spelled(place) for place in places if self.ends[place] == Ends()]
         if absent:
             raise Trouble(
@@ -60,14 +75,15 @@ def logs_of(
 
     The end stands for a log without such a record, which is told.
     """
-    ends = ends_of(cluster, places)
-    since: dict[TopicPartition, int] = {}
+    ends, errors = readable_ends_of(cluster, places)
     if since_ms is None:
-        return Logs(ends, since)
-    there = [place for place, one in ends.items() if one != Ends()]
-    for (topic, partition), found in list_offsets(
+        return Logs(ends, None, errors)
+    since: dict[TopicPartition, int] = {}
+    there = [place for place, one in ends.items() if one != Ends() and place not in errors]
+    listed, more = list_readable_offsets(
         cluster, dict.fromkeys(there, min(max(since_ms, 0), _TIME_MS_MAX))
-    ).items():
+    )
+    for (topic, partition), found in listed.items():
         offset = found.offset
         if offset is None:
             tell(
@@ -77,7 +93,7 @@ def logs_of(
             )
             offset = _known(ends[topic, partition].latest)
         since[topic, partition] = offset
-    return Logs(ends, since)
+    return Logs(ends, since, errors | more)
 
 
 def _known(end: int | None) -> int:

@@ -19,7 +19,7 @@ from headrace.client.share_groups import (
     delete_share_group_offsets,
     delete_share_groups,
     describe_share_groups,
-    list_share_group_offsets,
+    list_readable_share_group_offsets,
 )
 from headrace.wire.error_codes import ErrorCode
 
@@ -65,12 +65,12 @@ def reset(cluster: Cluster, asked: Asked) -> None:
     (group,) = asked.group
     since_ms = None if asked.to_datetime is None else moment_ms(asked.to_datetime)
     _require_empty(cluster, group)
-    current: Offsets = list_share_group_offsets(cluster, group)
+    current: Offsets = list_readable_share_group_offsets(cluster, group)[0]
     places = named_logs(cluster, asked.topic) if asked.topic else list(current)
     if not places:
         raise Trouble(f"Share group '{group}' reads nothing yet; name topics with --topic")
     logs = logs_of(cluster, places, since_ms, command=COMMAND)
-    logs.require(places)
+    logs.require(places, group)
     new = {place: _start(place, logs, asked) for place in sorted(places)}
     troubles = []
     if asked.execute:
@@ -100,7 +100,7 @@ def _require_empty(cluster: Cluster, group: str) -> None:
 
 def _start(place: TopicPartition, logs: Logs, asked: Asked) -> int:
     """By the scenario asked for."""
-    if logs.since:
+    if logs.since is not None:
         return logs.since[place]
     return logs.earliest(place) if asked.to_earliest else logs.latest(place)
 
