@@ -9,11 +9,15 @@ import confluent_kafka
 import pytest
 
 import headrace
+from headrace.client.connection import Cluster
+from headrace.client.leases import Lease
+from headrace.client.spark_queries import COMMITTED_BY
 
 from .conftest import Command
 
 TOPIC, GROUP = "t", "g"
 CONSUMERS = ("c-1", "c-2")  # consumer groups
+QUERY = "q"  # the group of a query over a log
 SETTINGS = {
     "num.partitions": "2",
     "log.segment.bytes": "1024",  # of one batch
@@ -45,6 +49,9 @@ def damaged(tmp_path: Path) -> Callable[[Callable[[Path], None]], headrace.Broke
                 group = headrace.ResourceType.GROUP
                 admin.incremental_alter_configs(group, GROUP, values=earliest)
                 admin.alter_share_group_offsets(GROUP, {(TOPIC, 0): 0, (TOPIC, 1): 1})
+                by_query = headrace.CommittedOffset(1, metadata=COMMITTED_BY)
+                partitions = [(TOPIC, 0), (TOPIC, 1)]
+                admin.alter_consumer_group_offsets(QUERY, dict.fromkeys(partitions, by_query))
                 for name in CONSUMERS:
                     admin.alter_consumer_group_offsets(name, {(TOPIC, 0): 1, (TOPIC, 1): 1})
         damage(tmp_path)
@@ -202,3 +209,26 @@ def test_a_reset_of_a_share_group_sets_no_offset_of_what_cannot_be_read(
         assert json.loads(done.text)["partitions"] == [
             {"topic": TOPIC, "partition": 0, "current_offset": 0, "new_offset": 2}
         ]
+
+
+def test_queries_are_shown_without_the_lag_that_cannot_be_known(
+    offline: Command, damaged: Damaged
+) -> None:
+    with damaged(_refused) as running:
+        with Cluster(running.bootstrap_servers) as cluster:
+            Lease(cluster, GROUP, "c0ffee").open((TOPIC,), "earliest")
+        ended = offline(
+            "spark", "status", "--json", "--bootstrap-server", running.bootstrap_servers
+        )
+    shown = [json.loads(line) for line in ended.text.splitlines()]
+    assert [(one["group"], one["mode"], one["lag"]) for one in shown] == [
+        (GROUP, "queue", None), (QUERY, "log", None),
+    ]  # fmt: skip
+    queue, log = ended.err.splitlines()
+    refused = "t-1 is refused: t-1/recovery-point: the file is missing"
+    assert queue.startswith(
+        f"headrace spark status: listing offsets of share group '{GROUP}' in t-1"
+    )
+    assert refused in queue
+    assert log == f"headrace spark status: {UNREADABLE}"
+    assert ended.code == 1

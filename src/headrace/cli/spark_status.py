@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from headrace.cli.ending import end_with
 from headrace.cli.table import Table
 from headrace.cli.times import in_words
 from headrace.client.connection import Cluster
@@ -11,18 +12,27 @@ from headrace.client.spark_queries import SparkQuery, list_spark_queries
 
 
 def show(cluster: Cluster, groups: Sequence[str], *, with_quiet: bool, as_json: bool) -> None:
-    """Print the queries of the groups, of all without any. Raises: as `Cluster`."""
+    """Print the queries of the groups, of all without any.
+
+    Raises: Trouble at the end when the broker cannot read a partition of a query that is shown;
+    otherwise as `Cluster`.
+    """
     found = list_spark_queries(cluster, groups)
     shown = [one for one in found if with_quiet or one.state != "quiet" or one.lapsed]
     if as_json:
         for one in shown:
-            print(json.dumps(asdict(one)))
+            known = asdict(one)
+            del known["errors"]  # which are told on stderr
+            print(json.dumps(known))
     elif shown:
         _table(shown)
     else:
         where = f" through {', '.join(groups)}" if groups else ""
         quiet = f"; quiet ones, shown with --all: {len(found)}" if found else ""
         print(f"No Spark query reads{where}{quiet}.")
+    end_with(
+        "spark status", list(dict.fromkeys(str(error) for one in shown for error in one.errors))
+    )
 
 
 def _table(shown: Sequence[SparkQuery]) -> None:

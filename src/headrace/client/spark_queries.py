@@ -6,7 +6,7 @@ started (`group_start`). When that was last is told by Headrace only.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,10 +16,10 @@ from headrace.client.group_offsets import list_group_offsets
 from headrace.client.group_start import unmarked
 from headrace.client.groups import list_consumer_groups
 from headrace.client.lease_sessions import LeaseSession, list_lease_sessions
-from headrace.client.log_ends import ends_of
+from headrace.client.log_ends import readable_ends_of
 from headrace.client.offset_expiry import offset_expiry
 from headrace.client.offsets import TopicPartition
-from headrace.client.share_groups import list_share_group_offsets
+from headrace.client.share_groups import ShareOffset, list_readable_share_group_offsets
 from headrace.wire.error_codes import ErrorCode
 
 COMMITTED_BY = "headrace-spark"
@@ -27,6 +27,8 @@ _QUIET_MS = 120_000
 _NS_PER_MS = 1_000_000
 
 State = Literal["running", "quiet", "unknown"]
+Offsets = Mapping[TopicPartition, ShareOffset | None]
+Errors = Mapping[TopicPartition, BrokerError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class SparkQuery:
 
     It is "running" when it was heard of lately: for as long as locks last (a queue), or when it
     committed within two minutes (a log, which commits nothing when there is nothing new). `seen_ms`
-    is how long ago that was. `lag` is of its whole group, in the topics of the query. Of a queue
+    is how long ago that was. `lag` is of its whole group, in the topics of the query; it is None
+    where the broker cannot read a partition of these, and `errors` say why it cannot. Of a queue
     `batch` is the last number acquired. Of the records of batches that are not settled `held` are
     locked; `lapsed` are those whose locks have ended: other members may take them.
     """
@@ -52,6 +55,7 @@ class SparkQuery:
     committed: int | None = None
     held: int | None = None
     lapsed: int | None = None
+    errors: tuple[BrokerError, ...] = ()
 
 
 def list_spark_queries(cluster: Cluster, groups: Sequence[str] = ()) -> list[SparkQuery]:
@@ -67,29 +71,26 @@ def _queues(cluster: Cluster, groups: Sequence[str]) -> Iterator[SparkQuery]:
         sessions = [one for group in asked for one in list_lease_sessions(cluster, group)]
     except Unsupported:
         return  # another broker, which has no leases
-    lags: dict[str, dict[str, int]] = {}
+    offsets: dict[str, tuple[Offsets, Errors]] = {}
     for one in sessions:
-        if one.group not in lags:
-            lags[one.group] = _lag_of_topics(cluster, one.group)
-        yield _queue(one, lags[one.group])
+        if one.group not in offsets:
+            offsets[one.group] = list_readable_share_group_offsets(cluster, one.group)
+        yield _queue(one, *offsets[one.group])
 
 
-def _lag_of_topics(cluster: Cluster, group: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for (topic, _), one in list_share_group_offsets(cluster, group).items():
-        if one is not None and one.lag is not None:
-            found[topic] = found.get(topic, 0) + one.lag
-    return found
-
-
-def _queue(one: LeaseSession, lags: dict[str, int]) -> SparkQuery:
-    known = [lags[topic] for topic in one.topics if topic in lags]
+def _queue(one: LeaseSession, offsets: Offsets, unreadable: Errors) -> SparkQuery:
+    lags = [
+        offset.lag
+        for (topic, _), offset in offsets.items()
+        if topic in one.topics and offset is not None and offset.lag is not None
+    ]
+    errors = tuple(error for (topic, _), error in unreadable.items() if topic in one.topics)
     return SparkQuery(
         one.group,
         "queue",
         "running" if one.active else "quiet",
         one.topics,
-        sum(known) if known else None,
+        sum(lags) if lags and not errors else None,
         one.seen_ms,
         one.session,
         one.epoch,
@@ -97,6 +98,7 @@ def _queue(one: LeaseSession, lags: dict[str, int]) -> SparkQuery:
         one.committed,
         one.held,
         one.lapsed,
+        errors,
     )
 
 
@@ -106,7 +108,7 @@ def _logs(cluster: Cluster, groups: Sequence[str]) -> Iterator[SparkQuery]:
         committed = _committed(cluster, name)
         if not committed:
             continue
-        ends = ends_of(cluster, committed)
+        ends, unreadable = readable_ends_of(cluster, committed)
         known = (ends[place].lag(offset) for place, offset in committed.items())
         lags = [lag for lag in known if lag is not None]
         seen_ms = _since_commit(cluster, name)
@@ -114,7 +116,9 @@ def _logs(cluster: Cluster, groups: Sequence[str]) -> Iterator[SparkQuery]:
         if seen_ms is not None:
             state = "running" if seen_ms <= _QUIET_MS else "quiet"
         topics = tuple(dict.fromkeys(topic for topic, _ in committed))
-        yield SparkQuery(name, "log", state, topics, sum(lags) if lags else None, seen_ms)
+        lag = sum(lags) if lags and not unreadable else None
+        errors = tuple(unreadable.values())
+        yield SparkQuery(name, "log", state, topics, lag, seen_ms, errors=errors)
 
 
 def _committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
