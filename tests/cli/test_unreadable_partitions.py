@@ -101,6 +101,21 @@ def test_a_reader_from_the_end_gets_the_other_partitions(
     assert "trying for" not in ended.err
 
 
+def test_an_offset_of_what_cannot_be_read_is_refused_at_once(
+    offline: Command, damaged: Damaged
+) -> None:
+    with damaged(_refused) as running:
+        ended = offline(
+            "consume", "--topic", TOPIC, "--partition", "1", "--offset", "1",
+            "--bootstrap-server", running.bootstrap_servers,
+        )  # fmt: skip
+    assert ended.code == 1
+    assert ended.err.splitlines() == [
+        "Processed a total of 0 messages",
+        f"headrace consume: {UNREADABLE}",
+    ]
+
+
 @pytest.mark.parametrize("offset", ["2", "latest"])
 def test_damage_before_the_offset_that_is_read_from_is_none(
     offline: Command, damaged: Damaged, offset: str

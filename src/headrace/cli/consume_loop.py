@@ -32,7 +32,7 @@ from headrace.client.admin import log_end
 from headrace.client.connection import Cluster, Patience
 from headrace.client.consumer import Consumer
 from headrace.client.errors import STORAGE_ERRORS, BrokerError, ClientError
-from headrace.client.log_ends import ends_of
+from headrace.client.log_ends import readable_ends_of
 from headrace.client.positions import EARLIEST, checked, offsets_at
 from headrace.client.topics import describe_topics
 
@@ -326,8 +326,14 @@ class Reading:
 
 
 def _require_in_log(cluster: Cluster, place: Place, offset: int) -> None:
-    """Raises: Trouble where the log of a partition has no such offset, and will not get it next."""
-    ends = ends_of(cluster, [place])[place]
+    """Check that a log has an offset, or gets it next.
+
+    Raises: Trouble where it does not, or the broker cannot read the log.
+    """
+    found, errors = readable_ends_of(cluster, [place])
+    if place in errors:  # a consumer would repeat its fetch for ever, without an event
+        raise Trouble(str(errors[place]))
+    ends = found[place]
     if ends.earliest is None or ends.latest is None or ends.earliest <= offset <= ends.latest:
         return
     topic, partition = place
