@@ -4,6 +4,7 @@ Queues and tables show the other partitions. Queries of a log fail, as records w
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,10 +17,13 @@ import headrace
 from headrace.client.connection import Cluster, Patience
 from headrace.client.errors import Unreachable
 from headrace.client.group_offsets import alter_group_offsets
+from headrace.client.share_groups import ShareOffset
 from headrace.spark.columns import schema_of
 from headrace.spark.log.batch import LogBatch
 from headrace.spark.log.options import LogOptions
 from headrace.spark.log.stream import LogStream
+from headrace.spark.queue.checkpoints import check_new_on_kafka
+from headrace.spark.queue.kafka_removed import RemovedRecords
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
 from headrace.spark.queue.reader import ShareReader
@@ -171,3 +175,33 @@ def test_a_task_fails_at_a_damaged_batch(tmp_path: Path) -> None:
     (line,) = str(raised.value).splitlines()
     assert line.startswith(f"fetching {TOPIC}-1 from offset 0: gave up after 0.5 s at ")
     assert UNREADABLE.removeprefix(f"{TOPIC}-1: ") in line
+
+
+def test_removed_records_of_the_others_are_logged(
+    servers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of Apache Kafka, which keeps no list of them."""
+    removed = RemovedRecords(GROUP)
+    with headrace.SyncAdmin(servers) as admin:
+        admin.delete_records({(TOPIC, 0): 2})
+    positions = {(TOPIC, 0): ShareOffset(0, 0, RECORDS), (TOPIC, 1): ShareOffset(0, 0, RECORDS)}
+    with Cluster(servers) as cluster:
+        for _ in range(2):
+            removed.warn(cluster, positions)
+    unseen, lost = warnings(caplog)
+    assert f"records that leave the logs of {TOPIC}-1 unfinished are not seen for now: " in unseen
+    assert unseen.endswith(UNREADABLE)
+    assert f"at least 2 of {TOPIC}-0 offsets 0 to 1" in lost
+
+
+def test_a_checkpoint_on_kafka_is_not_taken_for_new_without_all_ends(servers: str) -> None:
+    """The partition that the broker cannot read may be the one of which records are finished."""
+    options = QueueOptions.parse({
+        "kafka.bootstrap.servers": servers, "subscribe": TOPIC, "share.group.id": GROUP,
+        "startingOffsets": "earliest",
+    })  # fmt: skip
+    with (
+        Cluster(servers, patience=Patience(total_s=0.5)) as cluster,
+        pytest.raises(Unreachable, match=re.escape(UNREADABLE)),
+    ):
+        check_new_on_kafka(cluster, options, "c0ffee")

@@ -3,7 +3,9 @@
 import pytest
 
 from headrace.client.connection import Cluster
+from headrace.client.errors import BrokerError
 from headrace.client.log_ends import Ends
+from headrace.client.offsets import TopicPartition
 from headrace.client.share_groups import ShareOffset
 from headrace.spark.queue import kafka_removed
 from headrace.spark.queue.kafka_removed import RemovedRecords
@@ -23,7 +25,9 @@ def test_the_least_number_of_lost_records_is_logged_once_for_each_start_of_the_l
     position: ShareOffset, ends: Ends, count: int,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(kafka_removed, "ends_of", lambda _cluster, _positions: {("t", 1): ends})
+    found: tuple[dict[TopicPartition, Ends], dict[TopicPartition, BrokerError]]
+    found = {("t", 1): ends}, {}
+    monkeypatch.setattr(kafka_removed, "readable_ends_of", lambda _cluster, _positions: found)
     removed = RemovedRecords("g")
     with Cluster("127.0.0.1:1") as cluster:
         for _ in range(2):

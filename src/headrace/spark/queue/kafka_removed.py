@@ -13,8 +13,8 @@ import logging
 from collections.abc import Mapping
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import ClientError
-from headrace.client.log_ends import Ends, ends_of
+from headrace.client.errors import BrokerError, ClientError
+from headrace.client.log_ends import Ends, readable_ends_of
 from headrace.client.offsets import TopicPartition
 from headrace.client.share_groups import ShareOffset
 from headrace.spark.queue.checkpoints import shown
@@ -30,6 +30,7 @@ class RemovedRecords:
     def __init__(self, group: str) -> None:
         self._group = group
         self._logged: dict[TopicPartition, int] = {}  # the starts of logs
+        self._unreadable = frozenset[TopicPartition]()
 
     def warn(self, cluster: Cluster, positions: Mapping[TopicPartition, ShareOffset]) -> None:
         """Log the records that left the logs behind the positions of the group, unfinished.
@@ -46,10 +47,11 @@ class RemovedRecords:
         positions = {place: one for place, one in positions.items() if one.lag is not None}
         try:
             with cluster.within(_PATIENCE_S):
-                ends = ends_of(cluster, positions)
+                ends, errors = readable_ends_of(cluster, positions)
         except ClientError as error:
             LOG.debug("share group %s: the ends of the logs are unknown: %s", self._group, error)
             return
+        self._warn_of_unreadable(errors)
         removed: list[str] = []
         for place, position in sorted(positions.items()):
             count = _removed(position, ends[place])
@@ -65,6 +67,18 @@ class RemovedRecords:
                 "retention or deletion: %s; Apache Kafka archives them and keeps no list",
                 self._group, shown(removed),
             )  # fmt: skip
+
+    def _warn_of_unreadable(self, errors: Mapping[TopicPartition, BrokerError]) -> None:
+        """Log partitions of which a loss cannot be seen, once until their ends are known again."""
+        new = sorted(errors.keys() - self._unreadable)
+        if new:
+            LOG.warning(
+                "share group %s: records that leave the logs of %s unfinished are not seen for "
+                "now: %s",
+                self._group, shown([f"{topic}-{partition}" for topic, partition in new]),
+                errors[new[0]],
+            )  # fmt: skip
+        self._unreadable = frozenset(errors)
 
 
 def _removed(position: ShareOffset, ends: Ends) -> int:
