@@ -332,6 +332,54 @@ def test_lock_ends_without_any_request() -> None:
     run(work)
 
 
+def test_records_have_the_time_of_their_decision() -> None:
+    async def work() -> None:
+        disk, clock = MemoryDisk(), VirtualClock()
+        shard = shard_on(disk, clock=clock)
+        await joined(shard)
+        await acquired(shard, 0, 9)
+        decided_at, appends = clock.wall(), shard.appends
+        batch = Acknowledged(Span(0, 9), [Verdict.ACCEPT])
+        shard.decide(On(KEY, Acknowledge(MEMBER, [batch])))
+        clock.advance(5_000)  # it is written in the next turn of the loop
+        assert shard.appends == appends
+        await shard.durable()
+        assert shard.appends == appends + 1
+        data = disk.read(f"{FOLDER}/{0:020}.log", 1 << 20, 0)
+        assert batches.headers(data)[-1].max_timestamp == decided_at
+        await shard.close()
+
+    run(work)
+
+
+def test_an_alarm_stands_while_the_state_is_rebuilt() -> None:
+    """The new machine has the deadlines, and the alarm of the old one does for them."""
+
+    async def work() -> None:
+        disk, clock = MemoryDisk(), VirtualClock()
+        shard = shard_on(disk, world=World(lock_ms=500), clock=clock)
+        await joined(shard)
+        await acquired(shard, 0, 9)
+        disk.failing.add("append")
+        with pytest.raises(StorageFault):
+            await said(shard, Verdict.ACCEPT, 0, 0)
+        disk.failing.clear()
+        await rebuilt(shard)
+        clock.advance(400)
+        await joined(shard)
+        await acquired(shard, 0, 9)
+        clock.advance(100)  # the alarm of before
+        shard._tick()
+        assert [state for _, state, _ in runs(shard)] == ["ACQUIRED"]
+        assert shard._alarm is not None
+        clock.advance(400)
+        shard._tick()
+        assert [state for _, state, _ in runs(shard)] == ["AVAILABLE"]
+        await shard.close()
+
+    run(work)
+
+
 def test_an_alarm_that_is_early_is_set_again() -> None:
     """A deadline that moves away, as with every heartbeat, leaves the alarm where it was."""
 

@@ -28,7 +28,7 @@ SETTINGS = {
 PADDING = bytes(900)  # a key
 UNREADABLE = (
     "listing offsets of t-1: KAFKA_STORAGE_ERROR: the broker cannot read files of the partition; "
-    "see its log, and run `headrace check DATA_DIR` on its machine"
+    "see its log, and if it is Headrace, run `headrace check DATA_DIR` on its machine"
 )
 
 

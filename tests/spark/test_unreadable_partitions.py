@@ -36,7 +36,7 @@ TOPIC, GROUP, RECORDS = "t", "g", 3
 CONSUMERS = ("c-1", "c-2")  # consumer groups
 UNREADABLE = (
     f"{TOPIC}-1: KAFKA_STORAGE_ERROR: the broker cannot read files of the partition; see its log, "
-    "and run `headrace check DATA_DIR` on its machine"
+    "and if it is Headrace, run `headrace check DATA_DIR` on its machine"
 )
 LOGGER = "headrace.spark"
 TABLE = Wanted(frozenset({GROUP}), None)

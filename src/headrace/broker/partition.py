@@ -305,7 +305,7 @@ class Partition:
     def high_watermark(self) -> int:
         """The end of what readers may see: with `fsync`, only what is on the disk."""
         opened = self._log or self.log
-        if self._fsync or self.settings.flush_messages == 1:  # as `_waits_for_disk`
+        if self._waits_for_disk:
             return max(opened.durable_end, self._promised)
         return opened.end_offset
 

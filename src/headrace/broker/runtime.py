@@ -116,7 +116,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._sync_journal = sync or self._sync_in_thread
         self._roll_journal = roll
         self._unwritten: list[_Record] = []
-        self._decided_at = WallMs(0)  # when the last of them was decided
+        self._decided_at = WallMs(0)  # time of the last decision that has records
         self._to_tell: list[CommandT] = []
         self._parked: list[_Parked] = []
         self._unsynced: list[_Parked] = []

@@ -19,8 +19,8 @@ STORAGE_ERRORS = frozenset({int(ErrorCode.kafka_storage_error)})
 """Codes for files that the broker cannot read or write: consumers retry, administrators do not."""
 
 _UNREADABLE = (
-    "the broker cannot read files of the partition; see its log, and run `headrace check DATA_DIR` "
-    "on its machine"
+    "the broker cannot read files of the partition; see its log, and if it is Headrace, run "
+    "`headrace check DATA_DIR` on its machine"
 )
 _REMEDIES = {
     ErrorCode.unknown_topic_or_partition: "create the topic, or correct its name",
