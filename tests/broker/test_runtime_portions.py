@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 from time import perf_counter, thread_time
 from typing import Any
 
@@ -414,7 +415,20 @@ def test_a_turn_of_the_loop_has_one_portion_of_all_shards(monkeypatch: pytest.Mo
             turn += 1
             loop.call_soon(begin_turn)
 
+        first, turn_of = list[asyncio.Future[None]](), turns.turn
+
+        def turn_for(seconds: float) -> asyncio.Future[None]:
+            """Give the first turns once all wait for one: a thread prepares what comes before."""
+            if len(first) == len(rigs):
+                return turn_of(seconds)
+            first.append(loop.create_future())
+            if len(first) == len(rigs):
+                for one in first:
+                    turns.wait(partial(one.set_result, None), seconds)
+            return first[-1]
+
         monkeypatch.setattr(ShareShard, "decide", noting)
+        monkeypatch.setattr(turns, "turn", turn_for)
         begin_turn()
         answers = await asyncio.gather(*(one for rig in rigs for one in rig.commit()))
         assert answers == [Committed(10, 10, 0, 0)] * 3
