@@ -13,6 +13,7 @@ from functools import partial
 from headrace.broker.decoding_threads import DecodingThreads
 from headrace.broker.partitions import Partition
 from headrace.broker.services import Services
+from headrace.core.share_group import CLOSED
 from headrace.core.types import WallMs, earlier
 from headrace.wire.batches import CorruptBatch
 
@@ -36,7 +37,10 @@ async def starts_by_duration(
 ) -> Mapping[str, tuple[int, ...]]:
     """By topic where the group's policy leads in its partitions; none unless it is by duration.
 
-    Raises: OSError.
+    Where a log is refused until the next start, that is `CLOSED`.
+
+    Raises: OSError, also where a log cannot be opened now: another request may open it before the
+        start is decided, and the group would begin in a log that was not searched.
     """
     age_ms = services.shares.settings(group).reset_age_ms
     if age_ms is None:
@@ -50,8 +54,8 @@ async def starts_by_duration(
             partition = await services.opened(name, index)
             if partition is None:  # it was added, or deleted, a moment ago
                 break
-            if not partition.is_open:  # it is refused, and begins later
-                starts.append(0)
+            if partition.refused is not None:  # the group cannot begin it before the next start
+                starts.append(CLOSED)
                 continue
             starts.append(await _start(partition, since, services.decoding_threads))
         found[name] = tuple(starts)

@@ -383,17 +383,21 @@ class Shares:
             for index in range(0 if topic.internal else topic.partitions):
                 await self._topics.partitions.opened(topic.id, index)
 
-    def require_open(self, names: Iterable[str]) -> None:
+    def require_open(self, names: Iterable[str], *, or_refused: bool = False) -> None:
         """Check that the logs of topics that exist are open; call `open_topics` before.
+
+        Args:
+            names: Names of the topics.
+            or_refused: Whether a log may also be refused until the next start.
 
         Raises: OSError of the first log that cannot be opened.
         """
         for topic in filter(None, map(self._topics.catalog.topics.get, names)):
-            if self._is_known(topic) and not self._opened[topic.id].closed:
+            if self._is_known(topic) and (or_refused or not self._opened[topic.id].closed):
                 continue
             for index in range(0 if topic.internal else topic.partitions):
                 partition = self._topics.partitions.get(topic.id, index)
-                if partition is not None:
+                if partition is not None and not (or_refused and partition.refused is not None):
                     _ = partition.log
 
     def _is_known(self, topic: Topic) -> bool:

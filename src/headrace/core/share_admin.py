@@ -146,9 +146,9 @@ def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decide
         if view is None or not 0 <= index < view.partitions:
             reply.append(Refused(Why.UNKNOWN_PARTITION, _NO_TOPIC))
             continue
-        problem = _problem(view, index, has_begun=view.id in begun)
-        if problem is not None:
-            reply.append(Refused(Why.LOG_CLOSED, problem))
+        refused = _closed_refusal(view, index, has_begun=view.id in begun)
+        if refused is not None:
+            reply.append(refused)
             continue
         first, end = view.starts[index], view.ends[index]
         start = wanted
@@ -169,15 +169,17 @@ def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decide
     return _with_discarded(command, queue, reset, events, tuple(reply))
 
 
-def _problem(view: TopicView, index: int, *, has_begun: bool) -> str | None:
-    """Return why a group cannot begin in a partition; None if it can.
+def _closed_refusal(view: TopicView, index: int, *, has_begun: bool) -> Refused | None:
+    """Return the refusal where closed logs keep a group from beginning in a partition.
 
     A group cannot begin a topic while every log is closed that would show that it has: the other
     partitions would be taken for new ones later, and begin behind records.
     """
     if index in view.closed:
-        return view.closed[index]
-    return None if has_begun or may_begin(view) else next(iter(view.closed.values()))
+        return Refused(Why.LOG_CLOSED, view.closed[index])
+    if has_begun or may_begin(view):
+        return None
+    return Refused(Why.LOG_CLOSED, next(iter(view.closed.values())))
 
 
 def _beside(

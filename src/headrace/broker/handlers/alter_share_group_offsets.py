@@ -1,6 +1,12 @@
 """AlterShareGroupOffsets (91): set where a share group without members begins. KIP-932.
 
-What is in flight there, and how often it was delivered, is gone with it.
+- What is in flight there, and how often it was delivered, is gone with it.
+- A partition whose log is refused until the next start gets KAFKA_STORAGE_ERROR with the file and
+  the remedy; the other partitions are altered. So does each partition of a topic that the group has
+  not begun while all of its first partitions are refused, by which the broker knows whether a group
+  has begun a topic (`core/share_starts.py`).
+- Where a log of the topics cannot be opened for another reason, the whole request gets
+  COORDINATOR_NOT_AVAILABLE, which clients retry.
 """
 
 from collections.abc import Sequence
@@ -61,9 +67,11 @@ async def handle(request: Request, services: Services) -> Answer:
 async def _altered(
     group: str, starts: tuple[tuple[str, int, int], ...], by: str, services: Services
 ) -> Sequence[Refused | None] | Refused:
-    await services.shares.open_topics(name for name, _, _ in starts)
+    names = dict.fromkeys(name for name, _, _ in starts)
+    await services.shares.open_topics(names)
     try:
-        policy = await starts_by_duration(services, group, (name for name, _, _ in starts))
+        services.shares.require_open(names, or_refused=True)
+        policy = await starts_by_duration(services, group, names)
     except OSError as error:
         return Refused(Why.COORDINATOR_GONE, f"The logs cannot be read: {error}")
     refused = misnamed(group, services)  # it may have become another kind's meanwhile
