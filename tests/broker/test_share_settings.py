@@ -1,5 +1,6 @@
 """Settings of share groups: every row of the seed's tables and of Kafka's, at its bounds."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,8 +12,13 @@ from headrace.broker.apis import SERVED_FOR_SHARE_GROUPS
 from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.settings import INT_MAX, ConfigError
+from headrace.core.catalog import Resource, SetConfigs
+from headrace.log.memory_disk import MemoryDisk
 from headrace.wire.leases import DescribeRequest, DescribeResponse
 from headrace.wire.primitives import Reader, Writer
+
+from .inside_rig import Inside, play
+from .test_runtime import rebuilt
 
 Connecting = Callable[[headrace.Broker], AbstractContextManager[Callable[[], Any]]]
 GROUP, BROKER, SET, DELETE = 32, 4, 0, 1
@@ -267,3 +273,24 @@ def test_no_share_api_is_served_where_they_are_switched_off(connecting: Connecti
         wire.send(20905, 0, b"\0" + bytes(out.data))
         _, answer = wire.receive()
         assert DescribeResponse.read(Reader(answer[1:])).partitions == ()
+
+
+def test_a_setting_that_a_failed_write_took_back_is_not_in_force() -> None:
+    """Decisions may have read it before the journal of the catalogue failed."""
+    disk, name = MemoryDisk(), "share.record.lock.duration.ms"
+
+    async def scene(inside: Inside) -> None:
+        topics, shares = inside.services.topics, inside.services.shares
+        await topics.set_configs(SetConfigs(Resource.GROUP, "g", {name: "20000"}))
+        disk.fail_after(0)
+        topics.journal.decide(SetConfigs(Resource.GROUP, "g", {name: "50000"}))
+        assert shares.policy("g").lock_ms == 50_000
+        while topics.journal.fault is None:  # noqa: ASYNC110  # there is no event to wait for
+            await asyncio.sleep(0)
+        disk.fail_after(None)
+        inside.clock.advance(10_000)
+        await rebuilt(topics.journal)
+        assert topics.catalog.configs_of(Resource.GROUP, "g") == {name: "20000"}
+        assert shares.policy("g").lock_ms == 20_000
+
+    play(lambda: Inside(disk), scene)

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeGuard, TypeVar, overload
 from uuid import UUID
 
@@ -124,7 +125,7 @@ class _Logs:
     closed: Mapping[int, str] = field(default_factory=dict)
 
 
-_NO_LOGS = _Logs()
+_NO_LOGS = _Logs(closed=MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ class Shares:
         self.archived_log = ArchivedLog(clock, topics)
         self._resolved: dict[str, _Resolved] = {}
         self._opened: dict[UUID, _Logs] = {}  # topics whose logs are all open, or refused
-        self._resolved_with = config
+        self._resolved_with, self._resolved_of = config, topics.catalog
         self._defaults = self._resolved_from({})
 
     async def open(self) -> None:
@@ -427,11 +428,14 @@ class Shares:
         return logs
 
     def _resolve(self, group: str) -> _Resolved:
+        catalog = self._topics.catalog
         if self._resolved_with is not self._topics.config:
             self._resolved_with = self._topics.config
             self._resolved.clear()
             self._defaults = self._resolved_from({})
-        catalog = self._topics.catalog
+        if self._resolved_of is not catalog:  # rebuilt after a fault, and without events
+            self._resolved_of = catalog
+            self._resolved.clear()
         overrides = catalog.configs_of(Resource.GROUP, group) if catalog.configured_groups else None
         if not overrides:
             return self._defaults  # names that only strangers ask for are not kept

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 from typing import assert_never
 from uuid import UUID
 
@@ -21,7 +22,7 @@ METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset({"__share_group_state", METADATA_TOPIC, "__consumer_offsets"})
 PARTITIONS_MAX = 10_000
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_NO_CONFIGS: Mapping[str, str] = {}
+_NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 
 
 class Resource(IntEnum):
