@@ -88,6 +88,9 @@ WITHOUT_PARTITIONS: list[tuple[str, int, int, dict[str, Any], tuple[str, str, st
      ("topics", "name", "partitions"), False),
     ("OffsetDelete", 47, 0, {"group_id": "g", "topics": [{"name": "orders", "partitions": []}]},
      ("topics", "name", "partitions"), False),
+    ("OffsetDelete of an unknown topic", 47, 0,
+     {"group_id": "g", "topics": [{"name": "unknown", "partitions": []}]},
+     ("topics", "name", "partitions"), True),
 ]  # fmt: skip
 
 
@@ -125,7 +128,8 @@ def test_a_topic_without_partitions_is_answered_where_kafka_answers_by_topic(
     topics, name, partitions = path
     answered = getattr(orders.call(key, version, **fields), topics)
     shown = [(getattr(one, name), len(getattr(one, partitions))) for one in answered]
-    assert shown == ([("orders", 0)] if is_answered else [])
+    (requested,) = next(one for one in fields.values() if isinstance(one, list))
+    assert shown == ([(requested[name], 0)] if is_answered else [])
 
 
 def test_the_last_offset_of_a_commit_counts(orders: Wire) -> None:

@@ -1,7 +1,8 @@
 """OffsetDelete (47): forget what a consumer group committed for partitions it does not read.
 
 What is wrong with the group is told of it alone, and nothing of any partition; otherwise partitions
-that do not exist are told of first, as Kafka does. Source: KIP-496.
+that do not exist are told of first, as Kafka does. A topic of which the request names no partition
+is in the answer, with an empty list, only where it does not exist. Source: KIP-496, KafkaApis.
 """
 
 from typing import Any
@@ -16,29 +17,37 @@ from headrace.core.group_words import DeleteOffsets
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     known: list[tuple[str, int]] = []
-    codes: list[tuple[tuple[str, int], Code]] = []
+    answered: dict[str, list[dict[str, Any]]] = {}
     named = await services.budgets.by_topic(
-        (topic.name, partition.partition_index, None)
-        for topic in message.topics
-        for partition in topic.partitions
+        (
+            (topic.name, partition.partition_index, None)
+            for topic in message.topics
+            for partition in topic.partitions
+        ),
+        topics=(topic.name for topic in message.topics),
     )
     for name, indexes in named.items():
+        if not indexes and name not in services.catalog.topics:
+            answered[name] = []
         for index in indexes:
-            place = name, index
-            if services.partition(*place) is None:
-                codes.append((place, Code.UNKNOWN_TOPIC_OR_PARTITION))
+            if services.partition(name, index) is None:
+                _add(answered, name, index, Code.UNKNOWN_TOPIC_OR_PARTITION)
             else:
-                known.append(place)
+                known.append((name, index))
     command = DeleteOffsets(message.group_id, tuple(known), request.asked_by())
     # Also with no partition at all: what is wrong with the group is told all the same.
     answers = await services.groups.ask(command.group, command)
     if isinstance(answers, Refused):
         return {"error_code": error_code(answers), "topics": []}
-    codes += zip(known, map(error_code, answers), strict=True)
-    told: dict[str, list[dict[str, Any]]] = {}
-    for (name, index), code in codes:
-        told.setdefault(name, []).append({"partition_index": index, "error_code": code})
+    for (name, index), refused in zip(known, answers, strict=True):
+        _add(answered, name, index, error_code(refused))
     return {
         "error_code": Code.NONE,
-        "topics": [{"name": name, "partitions": partitions} for name, partitions in told.items()],
+        "topics": [
+            {"name": name, "partitions": partitions} for name, partitions in answered.items()
+        ],
     }
+
+
+def _add(answered: dict[str, list[dict[str, Any]]], name: str, index: int, code: Code) -> None:
+    answered.setdefault(name, []).append({"partition_index": index, "error_code": code})

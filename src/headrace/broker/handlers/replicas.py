@@ -45,8 +45,14 @@ async def handle(request: Request, services: Services) -> Answer:
 
 
 async def _elected(message: Any, services: Services) -> list[dict[str, Any]]:
-    """What was asked for by name; of all partitions (null), those that changed: none."""
-    portions, topics = services.budgets.portions, message.topic_partitions or ()
+    """Return a result for each requested partition.
+
+    Where all are requested (null), each topic has those that got another leader: none.
+    """
+    portions, topics = services.budgets.portions, message.topic_partitions
+    if topics is None:
+        names = list(services.catalog.topics)  # of now: topics may come and go in a pause
+        return [{"topic": name, "partition_result": []} async for name in portions(names)]
     elections = await services.budgets.by_topic(
         ((topic.topic, index, None) for topic in topics for index in topic.partitions),
         topics=(topic.topic for topic in topics),
