@@ -246,6 +246,23 @@ def test_a_batch_with_a_wrong_offset_ends_the_cleaning(
     log.close()
 
 
+def test_a_damaged_header_is_reported_with_its_position_in_the_file(
+    disk: Disk, compact: Compact
+) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    append(log, (b"a", b"1"))
+    append(log, (b"a", b"2"))
+    log.roll()
+    path = f"{FOLDER}/{0:020d}.log"
+    damaged = bytearray(disk.read(path))
+    size = batches.read_header(damaged).size
+    damaged[size + 16] = 3
+    disk.write(path, bytes(damaged))
+    with pytest.raises(DamagedBlockError, match=rf"{path} at byte {size}: magic 3, not 2; run"):
+        compact(disk, log)
+    log.close()
+
+
 def test_an_offset_that_was_moved_into_a_gap_ends_the_cleaning(
     disk: Disk, compact: Compact
 ) -> None:

@@ -111,9 +111,9 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptBatch(f"{len(data) - position} bytes are no batch header")
     base_offset, length, epoch, magic, *rest = HEADER.unpack_from(data, position)
     if magic != MAGIC:
-        raise CorruptBatch(f"magic {magic} at {position}, not {MAGIC}")
+        raise CorruptBatch(f"magic {magic}, not {MAGIC}")
     if length < HEADER_BYTES - OVERHEAD_BYTES:
-        raise CorruptBatch(f"a batch of {length} bytes at {position} has no room for its header")
+        raise CorruptBatch(f"a batch of {length} bytes has no room for its header")
     return BatchHeader(base_offset, length + OVERHEAD_BYTES, epoch, magic, *rest)
 
 
