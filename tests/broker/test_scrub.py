@@ -10,7 +10,7 @@ from tests.broker.inside_rig import Inside, counted_turns, play
 from headrace.broker.partitions import Partition
 from headrace.broker.scrub import Scrub
 from headrace.core.catalog import CreateTopic, DeleteTopic, Topic
-from headrace.log.api import Disk
+from headrace.log.api import DamagedBlockError, Disk
 from headrace.log.segments import SegmentedLog
 from headrace.log.verify import verify_file
 from headrace.wire.batches import Record, read_header
@@ -98,6 +98,30 @@ def test_damage_in_the_active_segment_is_found_and_shown() -> None:
         await scrub.run_pass()
         assert list(scrub.damages) == [path]
         assert partition.damage is scrub.damages[path]
+
+    scene(damaged)
+
+
+@pytest.mark.parametrize("is_scrubbed", [False, True])
+def test_damage_is_shown_until_its_segment_is_dropped(is_scrubbed: bool) -> None:
+    async def damaged(broker: Inside) -> None:
+        partition, scrub = await filled(broker), broker.services.scrub
+        first, second, *_ = partition.log.segments()
+        for one in (first, second):
+            broker.disk._files[f"{one.path}.log"].data[16] ^= 1
+            if not is_scrubbed:
+                with pytest.raises(DamagedBlockError) as caught:
+                    partition.log.read_bytes(one.base_offset, 1)
+                partition.read_failed(caught.value)
+        if is_scrubbed:
+            await scrub.run_pass()
+        assert len(scrub.damages) == 2 * is_scrubbed
+        await broker.services.partitions.delete_records({partition: first.end_offset})
+        assert f"{second.path}.log" in (broker.services.trouble() or "")
+        assert len(scrub.damages) == is_scrubbed
+        await broker.services.partitions.delete_records({partition: second.end_offset})
+        assert broker.services.trouble() is None
+        assert scrub.damages == {}
 
     scene(damaged)
 

@@ -23,6 +23,7 @@ from headrace.broker.waits import Waits
 from headrace.core.catalog import Topic
 from headrace.core.types import TopicPartition, WallMs
 from headrace.log.api import (
+    CorruptFileError,
     CorruptLog,
     DamagedBlockError,
     Disk,
@@ -30,6 +31,7 @@ from headrace.log.api import (
     SegmentInfo,
     Slice,
 )
+from headrace.log.segment import Segment
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import BatchHeader
@@ -74,7 +76,7 @@ class Partition:
     _rolling: asyncio.Future[None] | None = None
     _mending: asyncio.Future[None] | None = None
     _refused: CorruptLog | None = None
-    _damage: CorruptLog | None = None
+    _damages: tuple[tuple[CorruptFileError, Segment], ...] = ()
     _read_failures: frozenset[str] = frozenset()
     _flush_due: asyncio.TimerHandle | None = None
     _roll_due: asyncio.TimerHandle | None = None
@@ -283,19 +285,46 @@ class Partition:
 
     @property
     def damage(self) -> CorruptLog | None:
-        """Damage that a read met; the other records of the partition are served."""
-        return self._damage
+        """Damage of a segment that the log still has; its other records are served."""
+        return next((damage for damage, segment in self._damages if self._has(segment)), None)
 
     def read_failed(self, error: Exception) -> None:
         """Log a failed read, once for each reason."""
-        if isinstance(error, DamagedBlockError):
-            self._damage = error.damage
+        if self._note(error):
+            log.error("%s: read failed: %s", self.name, error, extra=self.fields)
+
+    def report_damage(self, error: DamagedBlockError, effect: str) -> None:
+        """Log the damage that a background task met, once, and refuse its readers from now on.
+
+        Args:
+            effect: the result for the partition: "cannot be compacted".
+        """
+        damage = error.damage
+        with contextlib.suppress(OSError):  # without checksums, readers are served as before
+            self.log.distrust(damage.path)
+        if self._note(error):
+            log.error(
+                "%s %s: %s: %s; stop the broker, and %s",
+                self.name, effect, damage.where, damage.problem, damage.remedy, extra=self.fields,
+            )  # fmt: skip
+
+    def _note(self, error: Exception) -> bool:
+        """Keep damage for `damage`; return whether the failure is to be logged."""
+        if isinstance(error, DamagedBlockError) and self._log is not None:
+            segment = self._log.segment_at(error.damage.path)
+            others = [one for one in self._damages if one[1] is not segment and self._has(one[1])]
+            newest = [] if segment is None else [(error.damage, segment)]
+            self._damages = (*newest, *others)
         reason = str(error)
         if self._refused is not None or reason in self._read_failures:
-            return
+            return False
         kept = self._read_failures if len(self._read_failures) < _READ_FAILURES_KEPT else ()
         self._read_failures = frozenset((*kept, reason))
-        log.error("%s: read failed: %s", self.name, error, extra=self.fields)
+        return True
+
+    def _has(self, segment: Segment) -> bool:
+        """Return whether the log has a segment: retention and compaction may have removed it."""
+        return self._log is not None and self._log.has(segment)
 
     @property
     def start_offset(self) -> int:

@@ -113,12 +113,22 @@ class Partitions:
         return iter(list(self._by_key.values()))
 
     def read_failed(self, error: Exception) -> None:
-        """Report damage that a background task met to the partition whose file is damaged."""
+        """Report damage that a background task read to the partition whose file is damaged."""
         if isinstance(error, DamagedBlockError):
-            folder = error.damage.path.partition("/")[0]
-            for one in self:
-                if one.name == folder:
-                    one.read_failed(error)
+            for one in self._owners(error):
+                one.read_failed(error)
+
+    def report_damage(self, error: DamagedBlockError, effect: str) -> None:
+        """Report damage to the partition whose file is damaged; as `Partition.report_damage`."""
+        owners = self._owners(error)
+        for one in owners:
+            one.report_damage(error, effect)
+        if not owners:
+            log.error("%s", error.damage)
+
+    def _owners(self, error: DamagedBlockError) -> list[Partition]:
+        folder = error.damage.path.partition("/")[0]
+        return [one for one in self if one.name == folder]
 
     def get(self, topic_id: UUID, index: int) -> Partition | None:
         """The partition, or None when there is none."""

@@ -3,15 +3,14 @@
 A pass verifies each segment and the checkpoint of the catalogue, at no more than
 headrace.scrub.bytes.per.second: every byte that was there when it came to the file. Passes begin
 headrace.scrub.interval.ms apart, the first an hour after the start at the latest. Reading happens
-in threads, a step at a time. Damage is logged, counted, shown by `/-/ready`, and reported to the
-partition as if a reader had met it.
+in threads, a step at a time. Damage is logged, counted, and shown by `/-/ready`; the partition
+refuses readers of it.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.background import Background
 from headrace.broker.config import Config
@@ -30,10 +29,18 @@ log = logging.getLogger("headrace.broker")
 _FIRST_MS_MAX = 3_600_000
 
 
+class _Damage(NamedTuple):
+    """Damage of a file, with what is read from the file: as `Scrub._user`."""
+
+    error: CorruptFileError
+    partition: Partition | None
+    user: "Segment | str"
+
+
 class Scrub:
     """Runs from `start` to `close`, on the event loop.
 
-    `bytes_verified` and `passes` count since the start; `damages` has what is damaged, by path;
+    `bytes_verified` and `passes` count since the start;
     `passed_at` is the wall time at which the last pass ended, None before.
     """
 
@@ -41,7 +48,7 @@ class Scrub:
         self.bytes_verified = 0
         self.passes = 0
         self.passed_at: WallMs | None = None
-        self.damages: dict[str, CorruptFileError] = {}
+        self._damages: dict[str, _Damage] = {}
         self.work = Background("data at rest is no longer verified", "scrub")
         self._interval_ms = config.scrub_interval_ms
         self._bytes_per_second = config.scrub_bytes_per_second
@@ -59,9 +66,18 @@ class Scrub:
         """Abandon the pass under way."""
         await self.work.stop()
 
+    @property
+    def damages(self) -> dict[str, CorruptFileError]:
+        """The damaged files that are still read, by path."""
+        return {
+            path: one.error
+            for path, one in self._damages.items()
+            if self._user(path, one.partition) == one.user
+        }
+
     async def run_pass(self) -> None:
         """Verify everything once."""
-        found: dict[str, CorruptFileError] = {}
+        found: dict[str, _Damage] = {}
         checkpoint = self._topics.journal_log.checkpoint_path
         if checkpoint is not None:
             await self._verify(checkpoint, None, found)
@@ -72,7 +88,7 @@ class Scrub:
                 if self.work.is_stopping:
                     return
                 await self._verify(path, partition, found)
-        self.damages = found
+        self._damages = found
         self.passes += 1
         self.passed_at = self._clock.wall()
 
@@ -111,7 +127,7 @@ class Scrub:
             return None
 
     async def _verify(
-        self, path: str, partition: Partition | None, found: dict[str, CorruptFileError]
+        self, path: str, partition: Partition | None, found: dict[str, _Damage]
     ) -> None:
         user = self._user(path, partition)
         if user is None:
@@ -127,21 +143,19 @@ class Scrub:
         except CorruptFileError as error:
             if self._user(path, partition) is not user or not cuts == _cuts(active) >= 0:
                 return  # replaced meanwhile, or cut after a sync that failed
-            found[path] = error
-            self._damaged(path, partition, error)
+            found[path] = _Damage(error, partition, user)
+            self._damaged(path, found[path])
         except OSError as error:
             if self._user(path, partition) is user:
                 log.warning("scrub: %s cannot be read: %s", path, error.strerror or error)
 
-    def _damaged(self, path: str, partition: Partition | None, error: CorruptFileError) -> None:
-        is_known = path in self.damages
-        self.damages[path] = error
-        if partition is not None:
-            with contextlib.suppress(OSError):  # without checksums it stays as it is
-                partition.log.distrust(path)  # readers of the damaged batches are refused
-            partition.read_failed(DamagedBlockError(error))
+    def _damaged(self, path: str, damage: _Damage) -> None:
+        is_known = path in self._damages
+        self._damages[path] = damage
+        if damage.partition is not None:
+            damage.partition.report_damage(DamagedBlockError(damage.error), "is damaged")
         elif not is_known:
-            log.error("scrub: %s", error)
+            log.error("scrub: %s", damage.error)
 
     async def _step(self, steps: Iterator[int]) -> bool:
         """Verify a step in a thread, then pause as long as its bytes cost; False at the end."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from headrace.core.types import MonoMs, Now, WallMs
-from headrace.wire.batches import BatchHeader
+from headrace.wire.batches import BatchHeader, CorruptBatch
 from headrace.wire.primitives import Buffer
 
 
@@ -196,6 +196,8 @@ class CorruptFileError(CorruptLog):
         problem: the reason, as a phrase: "the checksum does not match".
         position: the byte at which the damage begins, where that is known.
         remedy: the next step of an operator.
+
+    `where` is the file with the position.
     """
 
     def __init__(
@@ -203,8 +205,8 @@ class CorruptFileError(CorruptLog):
     ) -> None:
         self.path, self.problem, self.position = path, problem, position
         self.remedy = remedy or REMEDY
-        where = path if position is None else f"{path} at byte {position}"
-        super().__init__(f"{where}: {problem}; {self.remedy}")
+        self.where = path if position is None else f"{path} at byte {position}"
+        super().__init__(f"{self.where}: {problem}; {self.remedy}")
 
 
 class NewerFormatError(CorruptFileError):
@@ -226,4 +228,13 @@ class DamagedBlockError(OSError):
         self.damage = damage
 
 
+class CorruptRecordsError(CorruptBatch):
+    """The checksum of a batch in a segment is right, and its records cannot be decoded."""
+
+    def __init__(self, damage: CorruptFileError) -> None:
+        super().__init__(damage.problem)
+        self.damage = damage
+
+
+MISSING = "the file is missing"
 REMEDY = "run `headrace check`, then `headrace repair` or restore a backup"

@@ -47,7 +47,10 @@ class SegmentList:
 
     def segment_at(self, path: str) -> Segment | None:
         """Return the segment whose file stands at `path`, None without one."""
-        base_offset = int(path.removesuffix(".log").rpartition("/")[2])
+        digits = path.rpartition("/")[2].partition(".")[0]
+        if not digits.isdecimal():
+            return None
+        base_offset = int(digits)
         segment = self._segments[max(bisect_right(self.bases, base_offset) - 1, 0)]
         return segment if segment.file_path == path else None
 

@@ -210,6 +210,10 @@ class SegmentedLog:
         """
         return self._segments.segment_at(path)
 
+    def has(self, segment: Segment) -> bool:
+        """Return whether a segment was neither dropped nor replaced."""
+        return self._segments.segment_at(segment.file_path) is segment
+
     # ---- writing
 
     def append(

@@ -18,7 +18,7 @@ import errno
 import re
 from typing import NamedTuple
 
-from headrace.log.api import CorruptFileError, Disk, NewerFormatError
+from headrace.log.api import MISSING, CorruptFileError, Disk, NewerFormatError
 from headrace.wire.checksums import crc32c
 
 FORMAT = 1
@@ -71,7 +71,7 @@ def read_bytes(disk: Disk, path: str) -> bytes:
     try:
         return disk.read(path)
     except FileNotFoundError as error:
-        raise CorruptFileError(path, "the file is missing") from error
+        raise CorruptFileError(path, MISSING) from error
     except OSError as error:
         problem = f"the file cannot be read: {error.strerror or error}"
         if error.errno in _LASTING:
