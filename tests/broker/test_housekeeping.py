@@ -18,6 +18,7 @@ from headrace.broker.services import open_services
 from headrace.broker.topic_settings import TopicSettings
 from headrace.core.catalog import CreateTopic, DeleteTopic
 from headrace.log import compaction
+from headrace.log.api import DamagedBlockError
 from headrace.log.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.log.os_disk import OsDisk
@@ -74,6 +75,17 @@ def play(folder: Path, scene: Scene, **settings: Any) -> None:
             await running.services.close()
 
     asyncio.run(go())
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """All messages of level ERROR, of every component."""
+    return [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
 
 
 def records(partition: Partition) -> list[Record]:
@@ -352,9 +364,11 @@ def test_a_damaged_leader_epoch_is_reported_once_and_not_compacted_again(
         assert house.counters.failures == 1
         assert running.leftovers() == []
         assert "leader epoch 256" in (running.services.trouble() or "")
+        assert house.counters.dirty_ratio_max == 1.0, "it counts though it is set aside"
         if drops:
             first = keyed.log.segments()[0]
             await running.services.partitions.delete_records({keyed: first.end_offset})
+            assert running.services.trouble() is None
             assert await house.clean_dirtiest()
             assert len(records(keyed)) < 30
 
@@ -362,17 +376,104 @@ def test_a_damaged_leader_epoch_is_reported_once_and_not_compacted_again(
     path = tmp_path / "keyed-0" / f"{0:020d}.log"
     for one in path.parent.glob("*.checksums"):
         one.unlink()
-    data = bytearray(path.read_bytes())
-    position = batches.read_header(data).size
-    data[position + 14] ^= 1
-    path.write_bytes(data)
+    position = batches.read_header(path.read_bytes()).size
+    flip(path, position + 14)
     play(tmp_path, scene)
-    (record,) = (one for one in caplog.records if "keyed-0 cannot be compacted" in one.message)
-    assert record.message == (
+    assert errors(caplog) == [
         f"keyed-0 cannot be compacted: keyed-0/{0:020d}.log at byte {position}: leader epoch 256 "
-        "at offset 1; it stays as it is until that is repaired; stop the broker, and run "
-        "`headrace check`, then `headrace repair` or restore a backup"
-    )
+        "at offset 1; stop the broker, and run `headrace check`, then `headrace repair` or restore "
+        "a backup"
+    ]
+
+
+def test_damage_met_while_a_log_is_chosen_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The longest lag is that of the first dirty batch, which is read for it."""
+
+    async def scene(running: Running) -> None:
+        keyed = await running.topic(
+            "keyed", cleanup_policy="compact", max_compaction_lag_ms="60000"
+        )
+        running.fill(keyed)
+        flip(tmp_path / "keyed-0" / f"{0:020d}.log", 16)
+        for _ in range(3):
+            running.clock.advance(600_001)
+            assert not await running.house.clean_dirtiest()
+        assert running.house.counters.failures == 1
+        assert running.house.counters.dirty_ratio_max == 1.0
+        assert "magic 3, not 2" in (running.services.trouble() or "")
+
+    play(tmp_path, scene)
+    assert errors(caplog) == [
+        f"keyed-0 cannot be compacted: keyed-0/{0:020d}.log: magic 3, not 2; stop the broker, and "
+        "run `headrace check`, then `headrace repair` or restore a backup"
+    ]
+
+
+@pytest.mark.parametrize("lag_ms", ["60000", str((1 << 63) - 1)])
+def test_a_missing_segment_is_reported_once_with_a_remedy(
+    lag_ms: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file is missing while a log is chosen, where that reads it, or while it is compacted."""
+
+    async def scene(running: Running) -> None:
+        keyed = await running.topic("keyed", cleanup_policy="compact", max_compaction_lag_ms=lag_ms)
+        running.fill(keyed, count=100)  # so that the first segment is not kept open
+        (tmp_path / "keyed-0" / f"{0:020d}.log").unlink()
+        for _ in range(3):
+            running.clock.advance(600_001)
+            assert not await running.house.clean_dirtiest()
+        assert running.house.counters.failures == 1
+        assert "the file is missing" in (running.services.trouble() or "")
+
+    play(tmp_path, scene)
+    assert errors(caplog) == [
+        f"keyed-0 cannot be compacted: keyed-0/{0:020d}.log: the file is missing; stop the "
+        "broker, and run `headrace check`, then `headrace repair` or restore a backup"
+    ]
+
+
+def test_readers_of_a_segment_in_which_compaction_met_damage_are_refused(tmp_path: Path) -> None:
+    """An offset that was moved into a gap fits; only the checksums of the segment differ."""
+
+    async def scene(running: Running) -> None:
+        keyed = await running.topic("keyed", cleanup_policy="compact")
+        for number in range(50):
+            key = b"only %d" % number if number % 4 == 3 else b"k"
+            keyed.append_records([Record(0, running.clock.wall(), key, b"v" * 20)])
+        assert await running.house.clean_dirtiest()
+        running.fill(keyed, count=100)
+        path = tmp_path / "keyed-0" / f"{0:020d}.log"
+        data = bytearray(path.read_bytes())
+        first, second, *_ = batches.headers(data)
+        assert (first.base_offset, second.base_offset) == (3, 7)
+        data[first.size : first.size + 8] = (5).to_bytes(8)
+        path.write_bytes(data)
+        assert keyed.read_through(5, 5, 1).headers[0].base_offset == 5
+        assert not await running.house.clean_dirtiest()
+        with pytest.raises(DamagedBlockError, match="are not those that were written"):
+            keyed.read_through(5, 5, 1)
+
+    play(tmp_path, scene)
+
+
+def test_a_log_that_rests_counts_in_the_dirty_ratio(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(running: Running) -> None:
+        running.fill(await running.topic("keyed", cleanup_policy="compact"))
+
+        def open_copy(*_: Any) -> Any:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(compaction.Compaction, "open_copy", open_copy)
+        for _ in range(2):
+            assert not await running.house.clean_dirtiest()
+            assert running.house.counters.dirty_ratio_max == 1.0
+        assert running.house.counters.failures == 1
+
+    play(tmp_path, scene)
 
 
 def test_a_log_that_is_refused_is_left_alone(

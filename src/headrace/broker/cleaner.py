@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.topic_settings import TopicSettings
-from headrace.core.types import MonoMs, after, elapsed_ms
-from headrace.log.api import REMEDY, DamagedBlockError, Disk
+from headrace.core.types import MonoMs, WallMs, after, elapsed_ms
+from headrace.log.api import MISSING, REMEDY, CorruptFileError, DamagedBlockError, Disk
 from headrace.log.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from headrace.log.compaction import Compaction, Group, Steps, Tally
-from headrace.log.dirty import Dirty, Rules, find_dirty, is_overdue
+from headrace.log.dirty import Dirty, Rules, is_overdue, measure, with_lag
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentedLog
 from headrace.wire.batches import CorruptBatch
@@ -53,6 +53,7 @@ class Kept(NamedTuple):
 class Counters:
     """What housekeeping has done since the broker started; `dirty_ratio_max` is of the last look.
 
+    `dirty_ratio_max` includes logs that are set aside, because compaction of them failed.
     `bytes_freed` are those of segments that retention deleted and of records compacted away.
     """
 
@@ -68,7 +69,7 @@ class Cleaner:
 
     Args:
         map_bytes: log.cleaner.dedupe.buffer.size.
-        on_damage: called with the damage of a segment.
+        on_damage: reports the damage of a segment for which a log is left alone.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Cleaner:
         self._writing = threading.Lock()
         self._on_damage = on_damage
         self._set_aside: dict[tuple[str, int], MonoMs] = {}
-        self._damaged: dict[tuple[str, int], tuple[str, Segment]] = {}  # a segment with its path
+        self._damaged: dict[tuple[str, int], Segment] = {}
         self._gone: set[tuple[str, int]] = set()  # since the last look began
         self._stop = threading.Event()
         self._closed = False
@@ -147,22 +148,26 @@ class Cleaner:
         for count, one in enumerate(kept):
             if count % _LOGS_PER_LOOK == 0:
                 await asyncio.sleep(0)
-            resting = self._set_aside.get(one.name)
-            if one.name in self._gone or (resting is not None and resting > now):
+            if one.name in self._gone:
                 continue
-            rules = self._rules(one)
+            rests = self._set_aside.get(one.name, now) > now
             try:
                 opened = one.opened()
-                if self._has_damaged(one, opened):
-                    continue
-                active = opened.segments()[-1]
-                if active.size and is_overdue(opened, active.base_offset, rules, proven):
-                    opened.begin_seal()
-                    await asyncio.get_running_loop().run_in_executor(None, opened.prepare_next)
-                    opened.begin_next()
-                dirty = find_dirty(opened, self._offsets.get(one.name), rules, proven)
             except OSError as error:
-                self._fail(one, error)
+                if not rests:
+                    self._fail(one, error)
+                continue
+            rules, cleaned_to = self._rules(one), self._offsets.get(one.name)
+            dirty = measure(opened, cleaned_to, rules, proven)
+            highest = max(highest, dirty.ratio)
+            if rests or self._has_damaged(one, opened):
+                continue
+            try:
+                if await _seal_overdue(opened, rules, proven):
+                    dirty = measure(opened, cleaned_to, rules, proven)
+                dirty = with_lag(dirty, opened, rules, proven)
+            except OSError as error:
+                self._report(one, opened.segment_at, error)
                 continue
             highest = max(highest, dirty.ratio)
             if dirty.is_due(rules):
@@ -177,13 +182,9 @@ class Cleaner:
         self.busy_with = kept.name
         try:
             whole = await self._carry_out(work)
-        except DamagedBlockError as error:
-            if not self._stop.is_set() and not work.overtaken:
-                self._report_damage(kept, work, error)
-            return False
         except (OSError, CorruptBatch) as error:
             if not self._stop.is_set() and not work.overtaken:
-                self._fail(kept, error)
+                self._report(kept, work.segment_at, error)
             return False
         finally:
             self.busy_with = None
@@ -266,29 +267,41 @@ class Cleaner:
         if isinstance(error, CorruptBatch):
             remedy = f"stop the broker, and {REMEDY}"
         log.error(
-            "%s cannot be compacted: %s; it stays as it is, and is tried again in %d minutes; %s",
+            "%s cannot be compacted: %s; the log stays as it is, and compaction is tried again in "
+            "%d minutes; %s",
             kept, error, _RETRY_MS // 60_000, remedy,
         )  # fmt: skip
 
-    def _report_damage(self, kept: Kept, work: Compaction, error: DamagedBlockError) -> None:
+    def _report(
+        self,
+        kept: Kept,
+        segment_at: Callable[[str], Segment | None],
+        error: OSError | CorruptBatch,
+    ) -> None:
+        """Report why a log cannot be compacted, and set the log aside.
+
+        Args:
+            segment_at: returns the segment of the log whose file stands at a path.
+        """
+        if kept.name in self._gone:
+            return
+        if isinstance(error, FileNotFoundError) and segment_at(error.filename or ""):
+            error = DamagedBlockError(CorruptFileError(error.filename, MISSING))
+        if not isinstance(error, DamagedBlockError):
+            self._fail(kept, error)
+            return
         self._counters.failures += 1
-        damage = error.damage
-        segment = work.segment_at(damage.path)
+        segment = segment_at(error.damage.path)
         if segment is None:
             self._set_aside[kept.name] = after(self._clock.mono(), _RETRY_MS)
         else:
-            self._damaged[kept.name] = damage.path, segment
-        log.error(
-            "%s cannot be compacted: %s at byte %s: %s; it stays as it is until that is repaired; "
-            "stop the broker, and %s",
-            kept, damage.path, damage.position, damage.problem, damage.remedy,
-        )  # fmt: skip
+            self._damaged[kept.name] = segment
         self._on_damage(error)
 
     def _has_damaged(self, kept: Kept, opened: SegmentedLog) -> bool:
-        """Return whether a log still has the segment in which a cleaning found damage."""
-        path, segment = self._damaged.get(kept.name, ("", None))
-        if segment is not None and opened.segment_at(path) is segment:
+        """Return whether a log still has the segment in which compaction met damage."""
+        segment = self._damaged.get(kept.name)
+        if segment is not None and opened.has(segment):
             return True
         self._damaged.pop(kept.name, None)
         return False
@@ -303,6 +316,20 @@ class Cleaner:
             settings.segment_bytes,
             self._map_bytes,
         )
+
+
+async def _seal_overdue(opened: SegmentedLog, rules: Rules, now: WallMs) -> bool:
+    """Seal the active segment where its oldest record is overdue; return whether it was.
+
+    Raises: OSError.
+    """
+    active = opened.segments()[-1]
+    if not active.size or not is_overdue(opened, active.base_offset, rules, now):
+        return False
+    opened.begin_seal()
+    await asyncio.get_running_loop().run_in_executor(None, opened.prepare_next)
+    opened.begin_next()
+    return True
 
 
 def _carry_out(steps: Steps, stop: threading.Event) -> None:

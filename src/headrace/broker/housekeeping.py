@@ -10,6 +10,7 @@ every record of them counts. Other journals may be handed in with `look_after`.
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 from headrace.broker.background import Background
 from headrace.broker.checked_clock import CheckedClock
@@ -38,9 +39,8 @@ class Housekeeping:
         self._config = config
         self._clock = clock
         self._topics = topics
-        self._cleaner = Cleaner(
-            disk, clock, config.cleaner_dedupe_bytes, self.counters, topics.partitions.read_failed
-        )
+        report = partial(topics.partitions.report_damage, effect="cannot be compacted")
+        self._cleaner = Cleaner(disk, clock, config.cleaner_dedupe_bytes, self.counters, report)
         self._one_cleaning = asyncio.Lock()
         self._others: list[Kept] = []
         self._complained: set[Partition] = set()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.types import WallMs
 from headrace.log import checksums
-from headrace.log.api import CorruptFileError, DamagedBlockError, Disk, File, SegmentInfo
+from headrace.log.api import MISSING, CorruptFileError, DamagedBlockError, Disk, File, SegmentInfo
 from headrace.log.checksums import MOVED, BlockDigests
 from headrace.log.dirty import Dirty, Rules
 from headrace.log.key_map import KeyMap
@@ -254,7 +254,7 @@ class Compaction:
         return all(there.get(one.base_offset) == one for one in segments)
 
     def segment_at(self, path: str) -> Segment | None:
-        """As `SegmentedLog.segment_at`."""
+        """Return the segment of the log whose file stands at `path`, None without one."""
         return self._log.segment_at(path)
 
     # ---- reading
@@ -275,13 +275,13 @@ class Compaction:
             try:
                 position = offset - start
                 if len(data) - position < HEADER_BYTES:
-                    data, start, position = self._disk.read(path, _READ_BYTES, offset), offset, 0
+                    data, start, position = self._read(path, _READ_BYTES, offset), offset, 0
                 header = batches.read_header(data, position)
                 if header.size > segment.size - offset:
                     raise CorruptBatch(f"a batch of {header.size} bytes goes past the end")
                 if len(data) - position < header.size:
                     count = max(_READ_BYTES, header.size)
-                    data, start, position = self._disk.read(path, count, offset), offset, 0
+                    data, start, position = self._read(path, count, offset), offset, 0
                 batches.verify(data, position, header)
                 _require_place(header, following, segment)
             except CorruptBatch as damage:
@@ -296,6 +296,13 @@ class Compaction:
         differing = written.blocks.differing(read)
         if differing is not None:
             raise _damaged(path, MOVED, differing)
+
+    def _read(self, path: str, count: int, position: int) -> bytes:
+        """Raises: DamagedBlockError for a missing file; OSError."""
+        try:
+            return self._disk.read(path, count, position)
+        except FileNotFoundError as error:
+            raise DamagedBlockError(CorruptFileError(path, MISSING)) from error
 
     def _keys(self, header: BatchHeader, data: bytes) -> Generator[None, None, dict[bytes, int]]:
         """Read the keys of a batch, with the last offset of each.

@@ -3,7 +3,7 @@
 Source: Kafka's LogToClean, LogCleanerManager.cleanableOffsets (4.3); KIP-58, KIP-354.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.core.types import WallMs
 from headrace.log.segments import SegmentedLog
@@ -58,6 +58,17 @@ def find_dirty(kept: SegmentedLog, cleaned_to: int | None, rules: Rules, now: Wa
 
     Raises: OSError.
     """
+    return with_lag(measure(kept, cleaned_to, rules, now), kept, rules, now)
+
+
+def with_lag(dirty: Dirty, kept: SegmentedLog, rules: Rules, now: WallMs) -> Dirty:
+    """Complete what was measured with whether it is overdue. Raises: OSError."""
+    is_late = dirty.dirty_bytes > 0 and is_overdue(kept, dirty.start, rules, now)
+    return replace(dirty, overdue=is_late)
+
+
+def measure(kept: SegmentedLog, cleaned_to: int | None, rules: Rules, now: WallMs) -> Dirty:
+    """Find the dirty part of a log as `find_dirty`, without reading a batch; never `overdue`."""
     sealed = [one for one in kept.segments() if one.sealed]
     start, end = kept.start_offset, sealed[-1].end_offset if sealed else kept.start_offset
     if cleaned_to is not None and start <= cleaned_to <= end:
@@ -69,7 +80,7 @@ def find_dirty(kept: SegmentedLog, cleaned_to: int | None, rules: Rules, now: Wa
             break
     clean = sum(one.size for one in sealed if one.end_offset <= start)
     dirty = sum(one.size for one in sealed if start < one.end_offset <= end)
-    return Dirty(start, end, clean, dirty, dirty > 0 and is_overdue(kept, start, rules, now))
+    return Dirty(start, end, clean, dirty, overdue=False)
 
 
 def is_overdue(kept: SegmentedLog, offset: int, rules: Rules, now: WallMs) -> bool:
