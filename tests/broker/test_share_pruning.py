@@ -35,9 +35,10 @@ from headrace.core.types import MemberId, Span
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import repair_disk
 from headrace.log import share_batches, times
-from headrace.log.api import OffsetOutOfRange
+from headrace.log.api import CorruptFileError, CorruptRecordsError, OffsetOutOfRange
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
-from headrace.wire.batches import CorruptBatch, Record
+from headrace.wire.batches import HEADER_BYTES, Record, read_header
+from headrace.wire.checksums import crc32c
 
 from . import inside_rig
 from .inside_rig import Inside, counted_turns
@@ -408,13 +409,52 @@ def test_a_disk_that_fails_is_told_and_nothing_is_removed(
     assert f"{STATE_TOPIC}-0 is not pruned this time: " in caplog.text
 
 
+def _undecodable(data: bytes | bytearray) -> bytes:
+    """Change the length of the first record of a batch; its checksum is right."""
+    changed = bytearray(data)
+    changed[HEADER_BYTES] ^= 0x7F
+    changed[17:21] = int(crc32c(bytes(changed[21:]))).to_bytes(4)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("is_decodable", [False, True])
+def test_damage_that_pruning_meets_is_reported_once_with_a_remedy(
+    caplog: pytest.LogCaptureFixture, is_decodable: bool
+) -> None:
+    disk = MemoryDisk()
+
+    async def scene(broker: Broker) -> None:
+        await broker.work(await broker.join("busy"), 3)
+        path = f"{broker.journal.log.segments()[-1].path}.log"
+        content = disk._files[path]
+        size = read_header(bytes(content.data)).size
+        if is_decodable:
+            content.data[size - 1] ^= 1
+        else:
+            content.data[:size] = _undecodable(content.data[:size])
+        for _ in range(3):  # the first batch is younger than a snapshot at rest
+            await broker.services.share_pruning.prune()
+        assert broker.journal.start_offset == 0
+        assert path in (broker.services.trouble() or "")
+        (message,) = (one.getMessage() for one in caplog.records if "prune" in one.getMessage())
+        assert message.startswith(f"{STATE_TOPIC}-0 cannot be pruned: {path} at byte 0: ")
+        assert message.endswith(
+            "; stop the broker, and run `headrace check`, then `headrace repair` or restore a "
+            "backup"
+        )
+
+    caplog.set_level(logging.WARNING, "headrace")
+    play(scene, disk, share_coordinator_state_topic_num_partitions="1")
+
+
 def test_a_search_that_meets_damage_is_reported_and_made_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING, "headrace.broker")
+    damage = CorruptFileError("x.log", "a record goes past its end", position=9)
 
     async def search(*_: Any) -> None:
-        raise CorruptBatch("batch of offset 3: a record goes past its end")
+        raise CorruptRecordsError(damage)
 
     async def scene(broker: Broker) -> None:
         await broker.work(await broker.join("busy"), 20)
@@ -422,14 +462,14 @@ def test_a_search_that_meets_damage_is_reported_and_made_again(
         monkeypatch.setattr(threads, "search", search)
         broker.clock.advance(MINUTES_5)
         pruning.work.end_pauses()
-        await until(lambda: "is not pruned" in caplog.text)
+        await until(lambda: "cannot be pruned" in caplog.text)
         assert broker.journal.start_offset == 0
         monkeypatch.undo()
         pruning.work.end_pauses()
         await until(lambda: broker.journal.start_offset > 0)
 
     play(scene, MemoryDisk(), share_coordinator_snapshot_update_records_per_snapshot="5")
-    message = f"{STATE_TOPIC}-0 is not pruned this time: batch of offset 3: a record goes past"
+    message = f"{STATE_TOPIC}-0 cannot be pruned: x.log at byte 9: a record goes past its end; stop"
     assert caplog.text.count(message) == 1
 
 

@@ -41,7 +41,7 @@ class DecodingThreads:
 
         Raises:
             OSError: the log cannot be read, or is damaged.
-            CorruptBatch: a producer made a batch so.
+            CorruptRecordsError: a producer made a batch so.
         """
         end, cuts = partition.high_watermark, partition.cuts
         found = await self._searched(begin)

@@ -23,10 +23,9 @@ from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
 from headrace.core.types import earlier
-from headrace.log.api import OffsetOutOfRange
+from headrace.log.api import CorruptRecordsError, DamagedBlockError, OffsetOutOfRange
 from headrace.log.buggify import buggify
 from headrace.log.record_codec import ShareJournal
-from headrace.wire.batches import CorruptBatch
 
 log = logging.getLogger("headrace.broker")
 
@@ -66,7 +65,9 @@ class SharePruning:
         for shard, journal in zip(self._shares.shards, self._shares.journals, strict=True):
             try:
                 await self._prune(shard, journal)
-            except (OSError, StorageFault, OffsetOutOfRange, CorruptBatch) as error:
+            except (DamagedBlockError, CorruptRecordsError) as error:
+                journal.report_damage(DamagedBlockError(error.damage), "cannot be pruned")
+            except (OSError, StorageFault, OffsetOutOfRange) as error:
                 log.warning("%s is not pruned this time: %s", shard.name, error)
             if self.work.is_stopping:
                 return
@@ -77,7 +78,7 @@ class SharePruning:
             await self.prune()
 
     async def _prune(self, shard: Shard, partition: Partition) -> None:
-        """Raises: OSError; StorageFault; OffsetOutOfRange; CorruptBatch."""
+        """Raises: OSError; StorageFault; OffsetOutOfRange; CorruptRecordsError."""
         config = self._config
         cold_below = await self._younger_from(partition, config.share_cold_snapshot_ms)
         await self._replace_cold(shard, cold_below)
@@ -113,7 +114,7 @@ class SharePruning:
     async def _younger_from(self, partition: Partition, age_ms: int) -> int:
         """Return the first offset whose record is not older than `age_ms`.
 
-        Raises: OSError; CorruptBatch.
+        Raises: OSError; CorruptRecordsError.
         """
         since, end = earlier(self._clock.proven(), age_ms), partition.high_watermark
         found = await self._threads.search(partition, partial(partition.log.search_time, since))

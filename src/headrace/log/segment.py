@@ -135,9 +135,9 @@ class Segment:
             return 0
         return timestamp - self.first_timestamp
 
-    def damaged(self, damage: CorruptBatch) -> OSError:
-        """The error for who reads it."""
-        return DamagedBlockError(CorruptFileError(self.file_path, str(damage)))
+    def damaged(self, damage: CorruptBatch, position: int | None = None) -> OSError:
+        """Return the error that names the file, and the batch at a position, to a reader."""
+        return DamagedBlockError(CorruptFileError(self.file_path, str(damage), position=position))
 
     def header_at(self, position: int) -> BatchHeader:
         """Raises: CorruptBatch."""

@@ -4,8 +4,8 @@ A search reads headers of batches until one may hold the record, and yields what
 with that batch, which a producer may have made expensive: its caller does it here (`carry_out`) or
 in a thread. It yields None now and then, so that a long walk over headers can be interrupted.
 Records below the start offset are deleted and never an answer. Raises, from both: OSError, also for
-damage, and FileNotFoundError where a segment was dropped or replaced meanwhile; CorruptBatch for
-what a producer put inside a batch.
+damage, and FileNotFoundError where a segment was dropped or replaced meanwhile; CorruptRecordsError
+for what a producer put inside a batch.
 """
 
 import errno
@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 from headrace.core.types import WallMs
-from headrace.log.api import DamagedBlockError
+from headrace.log.api import CorruptFileError, CorruptRecordsError, DamagedBlockError
 from headrace.log.segment import Segment
 from headrace.log.segment_list import SegmentList
 from headrace.wire.batches import BatchHeader, CorruptBatch, verify
@@ -105,18 +105,30 @@ def _in_batch(
     segment: Segment, position: int, header: BatchHeader, timestamp: int, start_offset: int
 ) -> Callable[[], InBatch]:
     data = segment.file.pread(header.size, position)
-    return partial(_find_in, segment, data, header, timestamp, start_offset)
+    return partial(_find_in, segment, position, data, header, timestamp, start_offset)
 
 
 def _find_in(
-    segment: Segment, data: bytes, header: BatchHeader, timestamp: int, start_offset: int
+    segment: Segment,
+    position: int,
+    data: bytes,
+    header: BatchHeader,
+    timestamp: int,
+    start_offset: int,
 ) -> InBatch:
-    """Verify a batch, and find a time in it. Raises: OSError; CorruptBatch."""
+    """Verify the batch at a position, and find a time in it.
+
+    Raises: OSError; CorruptRecordsError.
+    """
     try:
         verify(data, 0, header)
     except CorruptBatch as damage:
-        raise segment.damaged(damage) from damage
-    return find_time(data, header, timestamp, start_offset)
+        raise segment.damaged(damage, position) from damage
+    try:
+        return find_time(data, header, timestamp, start_offset)
+    except CorruptBatch as error:
+        where = CorruptFileError(segment.file_path, str(error), position=position)
+        raise CorruptRecordsError(where) from error
 
 
 def _max_time(
