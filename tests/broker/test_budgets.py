@@ -255,6 +255,52 @@ def test_a_fetch_of_some_partitions_looks_at_few_of_them_in_a_step(
     assert steps == [fetch.LOOK_PORTION, fetch.LOOK_PORTION, 1]
 
 
+def test_a_waiting_fetch_looks_at_few_partitions_in_a_step(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire, producer, count, portion = connect(), connect(), 5, 2
+    wire.create("orders", num_partitions=count)
+    steps, turn, waits = [0], [0], threading.Event()
+    look_at, keys = fetch._Poll.look_at, fetch._Poll.keys
+
+    def looked_at(poll: Any, index: int, **settings: Any) -> Any:
+        if steps[-1] and turn[0]:  # the first of a turn begins a step
+            steps.append(0)
+        turn[0] = 0
+        steps[-1] += 1
+        asyncio.get_running_loop().call_soon(turn.__setitem__, 0, 1)
+        return look_at(poll, index, **settings)
+
+    def keys_of(poll: Any) -> Any:
+        steps[:] = [0]
+        waits.set()
+        return keys(poll)
+
+    monkeypatch.setattr(fetch, "LOOK_PORTION", portion)
+    monkeypatch.setattr(fetch._Poll, "look_at", looked_at)
+    monkeypatch.setattr(fetch._Poll, "keys", keys_of)
+    partitions = [
+        {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
+         "partition_max_bytes": 1 << 20} for n in range(count)
+    ]  # fmt: skip
+    request = {
+        "replica_id": -1, "max_wait": 2 * WAIT_SECONDS * 1000, "min_bytes": count * 1000,
+        "max_bytes": 1 << 30, "isolation_level": 0, "session_id": 0, "session_epoch": -1,
+        "topics": [{"topic": "orders", "partitions": partitions}], "forgotten_topics_data": [],
+        "rack_id": "",
+    }  # fmt: skip
+    wire.send(1, 11, bytes(codec.encode_request(1, 11, request)))
+    assert waits.wait(WAIT_SECONDS)
+    records = batches.build([Record(0, 1000, None, bytes(1000))])
+    data = [{"index": n, "records": records} for n in range(count)]
+    producer.call(0, 8, transactional_id=None, acks=1, timeout=1000,
+        topic_data=[{"name": "orders", "partition_data": data}])  # fmt: skip
+    wire.socket.settimeout(WAIT_SECONDS)
+    assert len(wire.receive()[1]) > count * 1000
+    assert max(steps) == portion
+    assert sum(steps) == count
+
+
 def test_a_fetch_of_much_is_read_in_portions(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,8 +175,8 @@ def test_consumer_groups_are_described_without_what_cannot_be_read(
 def _no_offset(group: str) -> str:
     return (
         f"no offset of group '{group}' was set: the broker cannot read t-1 (KAFKA_STORAGE_ERROR); "
-        "see its log, and run `headrace check DATA_DIR` on its machine, or name only the other "
-        "partitions"
+        "see its log, and if it is Headrace, run `headrace check DATA_DIR` on its machine; or name "
+        "only the other partitions"
     )
 
 

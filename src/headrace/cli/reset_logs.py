@@ -34,8 +34,9 @@ class Logs:
         if unreadable:
             raise Trouble(
                 f"no offset of group '{group}' was set: the broker cannot read "
-                f"{', '.join(unreadable)} (KAFKA_STORAGE_ERROR); see its log, and run `headrace "
-                "check DATA_DIR` on its machine, or name only the other partitions"
+                f"{', '.join(unreadable)} (KAFKA_STORAGE_ERROR); see its log, and if it is "
+                "Headrace, run `headrace check DATA_DIR` on its machine; or name only the other "
+                "partitions"
             )
         absent = [spelled(place) for place in places if self.ends[place] == Ends()]
         if absent:

@@ -22,7 +22,7 @@ def show(cluster: Cluster, groups: Sequence[str], *, with_quiet: bool, as_json: 
     if as_json:
         for one in shown:
             known = asdict(one)
-            del known["errors"]  # which are told on stderr
+            del known["errors"]  # stderr has them
             print(json.dumps(known))
     elif shown:
         _table(shown)

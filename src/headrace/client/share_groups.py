@@ -142,6 +142,8 @@ def _listed(
         )
         answer = cluster.ask(_DESCRIBE_OFFSETS, version, request, address=node.address)
         found: dict[TopicPartition, ShareOffset | None] = {}
+        if errors is not None:
+            errors.clear()  # of an attempt before
         for one in answer.groups:
             check(one.error_code, what, one.error_message)
             for topic in one.topics:

@@ -100,9 +100,23 @@ async def _in_portions(poll: "_Poll", services: Services) -> Answer:
 
 
 async def _look(poll: "_Poll", services: Services) -> None:
+    """Look at what is left, a portion in each turn.
+
+    Polls of many partitions or bytes do so one after the other, as they take memory.
+    """
+    while poll.is_light:
+        if poll.look(LOOK_PORTION):
+            return
+        await poll.pause()
     async with services.budgets.one_large():
         while not poll.look(LOOK_PORTION):
             await poll.pause()
+
+
+async def _look_again(poll: "_Poll") -> None:
+    """Look at what has moved, until there is enough or nothing moved in a pause."""
+    while await poll.look_again() and not poll.is_ready():
+        pass
 
 
 def _begun(
@@ -135,7 +149,7 @@ def _begun(
 
 async def _when_ready(poll: "_Poll", services: Services) -> Answer:
     deadline = after(services.clock.mono(), poll.asking.wait_ms_max)
-    poll.look_again()  # something may have come before this task began to run
+    await _look_again(poll)  # something may have come before this task began to run
     if poll.is_ready() or services.waits.is_full:
         return await _large_answer(poll, services)
     with services.waits.watch(poll.keys(), poll.may_be_ready) as watch:
@@ -146,7 +160,7 @@ async def _when_ready(poll: "_Poll", services: Services) -> Answer:
             if poll.has_let_go:
                 poll.begin_again()
                 await _look(poll, services)
-            poll.look_again()  # also for what came between two portions
+            await _look_again(poll)  # also for what came between two portions
             if time_is_up:
                 break
     return await _large_answer(poll, services)
@@ -317,8 +331,17 @@ class _Poll:
         self._tried = -1
         self.found = [Found(one.asked) for one in self.found]
 
-    def look_again(self) -> None:
-        """Read those partitions that have moved since, or are gone."""
+    @property
+    def is_light(self) -> bool:
+        """Whether the poll has few partitions, and few bytes so far."""
+        return len(self.found) <= PORTION and self._bytes < READ_PORTION_BYTES
+
+    async def look_again(self) -> bool:
+        """Read those partitions that have moved since, or are gone, with pauses.
+
+        Returns: Whether there was a pause, in which those that were read may have moved again.
+        """
+        looked, bytes_max, has_paused = 0, self._bytes + READ_PORTION_BYTES, False
         for index, (one, known) in enumerate(zip(self.found, self.partitions, strict=True)):
             if known is None:
                 continue
@@ -327,9 +350,14 @@ class _Poll:
                 known.high_watermark,
                 known.start_offset,
             ):
+                if looked >= LOOK_PORTION or self._bytes >= bytes_max:
+                    await asyncio.sleep(0)
+                    has_paused, looked, bytes_max = True, 0, self._bytes + READ_PORTION_BYTES
                 self._bytes -= len(one.records)
                 self.found[index] = Found(one.asked)
                 self.look_at(index, opens=True)
+                looked += 1
+        return has_paused
 
     def may_be_ready(self, key: Hashable) -> bool:
         """Return whether to look again after an append to the partition `key`.
