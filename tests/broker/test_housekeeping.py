@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.broker import data_folder_cut
 from headrace.broker.cleaner import Kept, size_text
 from headrace.broker.config import Config
 from headrace.broker.partitions import Partition
@@ -18,13 +19,14 @@ from headrace.broker.services import open_services
 from headrace.broker.topic_settings import TopicSettings
 from headrace.core.catalog import CreateTopic, DeleteTopic
 from headrace.log import compaction
-from headrace.log.api import DamagedBlockError
+from headrace.log.api import CorruptFileError, DamagedBlockError
 from headrace.log.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.log.os_disk import OsDisk
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import Record
+from headrace.wire.data_folder_cut import FOLDER as BACKUP_FOLDER
 
 from .partition_rig import until
 
@@ -343,6 +345,124 @@ def test_a_log_that_cannot_be_compacted_for_its_damage_is_reported_with_a_remedy
     assert "space and permissions" not in record.message
     assert record.message.endswith("; stop the broker, and run `headrace check`, then "
                                    "`headrace repair` or restore a backup")  # fmt: skip
+
+
+class StoppedRenames:
+    """A disk that fails renames of files with these suffixes, or the sync after them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, old: str, new: str, *, after: bool) -> None:
+        self.fails = True
+        rename = OsDisk.rename
+
+        def fail(disk: OsDisk, source: str, target: str, *, durable: bool = True) -> None:
+            is_one = source.endswith(old) and target.endswith(new) and source != target
+            if after or not (self.fails and is_one):
+                rename(disk, source, target, durable=durable)
+            if self.fails and is_one:
+                raise OSError(errno.EIO, "Input/output error")
+
+        patch.setattr(OsDisk, "rename", fail)
+
+
+STOPS = [
+    pytest.param(".log", ".deleted", False, id="before the old file is put away"),
+    pytest.param(".log", ".deleted", True, id="after the old file is put away"),
+    pytest.param(".swap", ".log", False, id="before the copy has its name"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "after"), STOPS)
+def test_a_replacement_that_the_disk_stops_is_finished_before_the_next_compaction(
+    old: str, new: str, after: bool,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The size of the copy is that of whole batches of the segment before, at the same path."""
+    stopped = StoppedRenames(monkeypatch, old, new, after=after)
+    latest: dict[bytes | None, int] = {}
+
+    async def scene(running: Running) -> None:
+        house, keyed = running.house, await running.topic("keyed", cleanup_policy="compact")
+        for number in range(60):
+            key = b"same" if number % 2 else b"u%03d" % number
+            keyed.append_records([Record(0, running.clock.wall(), key, b"v" * 20)])
+        before = {one.key: one.offset for one in records(keyed)}
+        for _ in range(3):
+            assert not await house.clean_dirtiest()
+            assert any(one.file_path.endswith(".swap") for one in keyed.log.segments())
+            assert {one.key: one.offset for one in records(keyed)} == before
+            running.clock.advance(600_001)
+        assert house.counters.failures == 3
+        stopped.fails = False
+        keyed.append_records([Record(0, running.clock.wall(), b"same", b"v" * 20)])
+        assert await house.clean_dirtiest()
+        assert all(one.file_path == f"{one.path}.log" for one in keyed.log.segments())
+        latest.update(before | {b"same": 60})
+        assert {one.key: one.offset for one in records(keyed)} == latest
+        assert running.services.trouble() is None
+
+    async def again(running: Running) -> None:
+        keyed = running.services.partition("keyed", 0)
+        assert keyed is not None
+        await keyed.open_ready()
+        assert {one.key: one.offset for one in records(keyed)} == latest
+
+    play(tmp_path, scene)
+    assert len(errors(caplog)) == 3
+    assert all("keyed-0 cannot be compacted: [Errno 5]" in one for one in errors(caplog))
+    caplog.clear()
+    play(tmp_path, again)
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def test_damage_of_a_file_that_the_log_does_not_have_is_not_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def map_keys(_: Any) -> None:
+        raise DamagedBlockError(CorruptFileError(f"keyed-0/{1:020d}.log", "the file is missing"))
+
+    async def scene(running: Running) -> None:
+        keyed = await running.topic("keyed", cleanup_policy="compact")
+        running.fill(keyed)
+        with monkeypatch.context() as patch:
+            patch.setattr(compaction.Compaction, "map_keys", map_keys)
+            for _ in range(2):
+                assert not await running.house.clean_dirtiest()
+        assert running.house.counters.failures == 1
+        running.clock.advance(600_001)
+        assert await running.house.clean_dirtiest()
+
+    play(tmp_path, scene)
+    (message,) = errors(caplog)
+    assert "restore a backup" not in message
+    assert "compaction is tried again in 10 minutes" in message
+
+
+def test_a_backup_has_the_file_that_a_log_reads_while_a_replacement_is_unfinished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = StoppedRenames(monkeypatch, ".log", ".deleted", after=False)
+    name = uuid4().hex
+    folder = tmp_path / BACKUP_FOLDER / name
+
+    async def scene(running: Running) -> None:
+        keyed = await running.topic("keyed", cleanup_policy="compact")
+        running.fill(keyed)
+        assert not await running.house.clean_dirtiest()
+        first = keyed.log.segments()[0]
+        folder.mkdir(parents=True)
+        await data_folder_cut.cut(running.services, name)
+        copy = folder / first.file_path
+        assert copy.name == f"{0:020d}.log.swap"
+        assert copy.stat().st_size == first.size
+        assert not copy.with_suffix("").exists()
+        offsets = [one.offset for one in records(keyed)]
+        stopped.fails = False
+        log = SegmentedLog(OsDisk(folder), "keyed-0")
+        found = b"".join(bytes(log.read(at, 1).data) for at in offsets)
+        assert [one.offset for one in batches.records(found)] == offsets
+        log.close()
+
+    play(tmp_path, scene)
 
 
 @pytest.mark.parametrize("drops", [False, True])

@@ -13,7 +13,7 @@ NOW = WallMs(10_000)
 def segments(*rows: tuple[int, int]) -> list[SegmentInfo]:
     """Segments of ten offsets with these sizes and highest timestamps; the last is active."""
     return [
-        SegmentInfo(10 * n, 10 * n + 10 if size else 10 * n, size, time, "", n < len(rows) - 1)
+        SegmentInfo(10 * n, 10 * n + 10 if size else 10 * n, size, time, "", n < len(rows) - 1, "")
         for n, (size, time) in enumerate(rows)
     ]
 

@@ -263,6 +263,30 @@ def test_a_damaged_header_is_reported_with_its_position_in_the_file(
     log.close()
 
 
+def test_a_file_that_ends_with_another_offset_ends_the_cleaning(
+    disk: Disk, compact: Compact
+) -> None:
+    """It is that of another segment, of the same size, whose offsets fit."""
+    log = SegmentedLog(disk, FOLDER)
+    append(log, (b"a", b"1"))
+    append(log, (b"a", b"2"), (b"b", b"1"))
+    log.roll()
+    path = f"{FOLDER}/{0:020d}.log"
+    whole = disk.read(path)
+    other = bytearray(batches.build([Record(0, 1000, b"a", b"1" * 10)]))
+    other += batches.build([Record(0, 1000, b"b", b"1")])
+    assert len(other) == len(whole)
+    last = batches.read_header(other).size
+    batches.stamp(other, 0, last, 0, 0)
+    batches.stamp(other, last, len(other) - last, 1, 0)
+    disk.write(path, bytes(other))
+    disk.remove(f"{FOLDER}/{0:020d}.checksums")
+    with pytest.raises(DamagedBlockError, match="the last offset is 1, and was 2; run"):
+        compact(disk, log)
+    assert disk.read(path) == other
+    log.close()
+
+
 def test_an_offset_that_was_moved_into_a_gap_ends_the_cleaning(
     disk: Disk, compact: Compact
 ) -> None:

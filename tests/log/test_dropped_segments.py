@@ -308,6 +308,74 @@ def test_a_replacement_that_is_read_is_not_discarded() -> None:
     assert values(opened(disk)) == list(range(SEGMENTS))
 
 
+def test_a_replacement_that_is_read_is_not_overwritten() -> None:
+    """The disk stops the renaming of the others, and the next copy has the same name."""
+    disk = LosesRenames()
+    log = replaced(disk, 2)
+    disk.failing.add("rename")
+    with pytest.raises(OSError, match="Input/output"):
+        log.put_away_replaced()
+    disk.failing.clear()
+    cleaned = f"{FOLDER}/{0:020d}.log.cleaned"
+    disk.write(cleaned, disk.read(f"{FOLDER}/{0:020d}.log"))
+    with pytest.raises(OSError, match="unfinished"):
+        log.prepare([0], cleaned)
+    log.discard_replacement()
+    assert values(log) == list(range(SEGMENTS))
+    disk.crash(0.0)
+    assert values(opened(disk)) == list(range(SEGMENTS))
+
+
+@pytest.mark.parametrize("step", ["put_away_replaced", "finish_replacement"])
+@pytest.mark.parametrize("renames", range(4))
+def test_a_replacement_that_the_disk_stops_is_resumed(step: str, renames: int) -> None:
+    """Some of the files have their new names already, which a power cut may take back."""
+
+    class Stops(LosesRenames):
+        left = 99
+
+        def rename(self, old: str, new: str, *, durable: bool = True) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(errno.EIO, "Input/output error")
+            super().rename(old, new, durable=durable)
+
+    def scene() -> Stops:
+        disk = Stops()
+        log = replaced(disk, 2)
+        names = log.put_away_replaced() if step == "finish_replacement" else []
+        disk.left = renames if step == "put_away_replaced" else 0
+        with pytest.raises(OSError, match="Input/output"):
+            log.finish_replacement(names or log.put_away_replaced())
+        disk.left = 99
+        assert values(log) == list(range(SEGMENTS))
+        assert log.resume_replacement()
+        log.finish_replacement(log.put_away_replaced())
+        assert values(log) == list(range(SEGMENTS))
+        assert log.segments()[0].file_path == f"{FOLDER}/{0:020d}.log"
+        assert not log.resume_replacement()
+        return disk
+
+    for lost in subsets(scene().lost):
+        disk = scene()
+        disk.take_back(tuple(reversed(lost)))
+        assert values(opened(disk)) == list(range(SEGMENTS)), lost
+
+
+def test_the_files_of_a_replacement_that_the_disk_stops_go_when_it_is_dropped() -> None:
+    disk = LosesRenames()
+    log = replaced(disk, 2)
+    disk.failing.add("rename")
+    with pytest.raises(OSError, match="Input/output"):
+        log.put_away_replaced()
+    disk.failing.clear()
+    log.allow_drop(3)
+    assert log.drop_segments(3) == 1
+    assert not log.resume_replacement()
+    names = [name for name in disk.list(FOLDER) if name[:20].isdecimal() and int(name[:20]) < 3]
+    assert not [name for name in names if name.endswith((".log", ".swap"))]
+
+
 @pytest.mark.parametrize("stops", ["before take_place", "before the rename", "after the rename"])
 @pytest.mark.parametrize("is_format_0", [False, True])
 def test_a_replacement_that_is_discarded_leaves_the_checksums_as_they_were(

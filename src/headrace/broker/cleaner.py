@@ -5,6 +5,7 @@ Source: Kafka's LogCleaner and LogCleanerManager (4.3), with one thread.
 
 import asyncio
 import contextlib
+import errno
 import logging
 import threading
 import time
@@ -66,6 +67,9 @@ class Counters:
 
 class Cleaner:
     """Compacts logs, one at a time; `load` first.
+
+    A log whose last replacement of segments is unfinished, because the disk failed, is compacted
+    after that is finished: readers use files that do not have their names yet.
 
     Args:
         map_bytes: log.cleaner.dedupe.buffer.size.
@@ -163,6 +167,7 @@ class Cleaner:
             if rests or self._has_damaged(one, opened):
                 continue
             try:
+                await _finish_replacement(opened)
                 if await _seal_overdue(opened, rules, proven):
                     dirty = measure(opened, cleaned_to, rules, proven)
                 dirty = with_lag(dirty, opened, rules, proven)
@@ -290,12 +295,13 @@ class Cleaner:
         if not isinstance(error, DamagedBlockError):
             self._fail(kept, error)
             return
+        damage = error.damage
+        segment = segment_at(damage.path)
+        if segment is None:  # nothing that the log has is damaged
+            self._fail(kept, OSError(errno.EIO, damage.problem, damage.path))
+            return
         self._counters.failures += 1
-        segment = segment_at(error.damage.path)
-        if segment is None:
-            self._set_aside[kept.name] = after(self._clock.mono(), _RETRY_MS)
-        else:
-            self._damaged[kept.name] = segment
+        self._damaged[kept.name] = segment
         self._on_damage(error)
 
     def _has_damaged(self, kept: Kept, opened: SegmentedLog) -> bool:
@@ -316,6 +322,16 @@ class Cleaner:
             settings.segment_bytes,
             self._map_bytes,
         )
+
+
+async def _finish_replacement(opened: SegmentedLog) -> None:
+    """Finish the replacement of segments that the disk stopped in an earlier compaction.
+
+    Raises: OSError.
+    """
+    if opened.resume_replacement():
+        loop = asyncio.get_running_loop()
+        opened.finish_replacement(await loop.run_in_executor(None, opened.put_away_replaced))
 
 
 async def _seal_overdue(opened: SegmentedLog, rules: Rules, now: WallMs) -> bool:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from headrace.broker.partitions import Partition
 from headrace.broker.services import Services
-from headrace.log import snapshots
+from headrace.log import checksums, snapshots
 from headrace.log.api import CorruptLog
 from headrace.log.opening import SWAP
 from headrace.log.segments import SegmentedLog
@@ -190,14 +190,17 @@ def _of_log(source: Path, folder: str, log: SegmentedLog) -> _Part:
     copied = _contents(source, (f"{folder}/{name}" for name in _COPIED))
     part = _Part(copied=copied, folder=folder, end_offset=log.end_offset)
     for segment in log.segments():
-        path = f"{segment.path}.log"
+        path = segment.file_path
         if not segment.size:  # its file may not exist yet
             part.copied[path] = b""
             continue
         part.linked[path] = segment.size
         if segment.sealed:
             part.sealed.add(path)
-            part.beside += (segment.path + suffix for suffix in _BESIDE_SEGMENTS)
+            if path.endswith(SWAP):  # the opening of the log finishes the replacement
+                part.beside.append(path + checksums.SUFFIX)
+            else:
+                part.beside += (segment.path + suffix for suffix in _BESIDE_SEGMENTS)
     return part
 
 

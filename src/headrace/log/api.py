@@ -78,7 +78,8 @@ class SegmentInfo(NamedTuple):
     """One segment of a log: offsets [base_offset, end_offset), `size` bytes of batches.
 
     `path` is that of its files without suffix, relative to the disk; `max_timestamp` is -1 without
-    any. Only the last segment is not `sealed`: appends go there.
+    any. Only the last segment is not `sealed`: appends go there. The batches are in `file_path`,
+    which has another suffix than `.log` where a replacement by compaction is unfinished.
     """
 
     base_offset: int
@@ -87,6 +88,7 @@ class SegmentInfo(NamedTuple):
     max_timestamp: int
     path: str
     sealed: bool
+    file_path: str
 
 
 @dataclass(frozen=True, slots=True)

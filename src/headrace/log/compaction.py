@@ -267,7 +267,7 @@ class Compaction:
 
         Raises: DamagedBlockError; OSError.
         """
-        path = f"{segment.path}.log"
+        path = segment.file_path
         data, start, offset = b"", 0, 0
         following = segment.base_offset  # the lowest offset that the next batch may have
         read = BlockDigests()
@@ -291,11 +291,14 @@ class Compaction:
             yield header, data[position : position + header.size]
             offset += header.size
         written = checksums.load(self._disk, segment.path)
-        if written is None or written.summary.size != segment.size:
-            return  # they are not written, or a later segment has the path
-        differing = written.blocks.differing(read)
-        if differing is not None:
-            raise _damaged(path, MOVED, differing)
+        # They are not written, or a later segment has the path.
+        if written is not None and written.summary.size == segment.size:
+            differing = written.blocks.differing(read)
+            if differing is not None:
+                raise _damaged(path, MOVED, differing)
+        if following != segment.end_offset:
+            problem = f"the last offset is {following - 1}, and was {segment.end_offset - 1}"
+            raise DamagedBlockError(CorruptFileError(path, problem))
 
     def _read(self, path: str, count: int, position: int) -> bytes:
         """Raises: DamagedBlockError for a missing file; OSError."""

@@ -98,8 +98,9 @@ class Segment:
 
     def info(self) -> SegmentInfo:
         return SegmentInfo(
-            self.base_offset, self.end_offset, self.size, self.max_timestamp, self.path, self.sealed
-        )
+            self.base_offset, self.end_offset, self.size, self.max_timestamp, self.path,
+            self.sealed, self.file_path,
+        )  # fmt: skip
 
     def add(self, header: BatchHeader, base_offset: int, epoch: int) -> None:
         """Count a batch that stands at the end of the file, with this offset and leader epoch."""
@@ -204,7 +205,8 @@ class Segment:
     def distrust(self) -> None:
         """Verify every block again before it is read next. Raises: OSError."""
         self._sound_at = None
-        found = checksums.load(self._disk, self.path)
+        is_staged = self.file_path != f"{self.path}.log"
+        found = checksums.load(self._disk, self.file_path if is_staged else self.path)
         if found is not None and found.summary.size == self.size:
             self._unverified = Unverified(found.blocks, self.size)
 

@@ -1,6 +1,7 @@
 """The segments of a log in order: which are open, and how some are dropped or replaced on disk."""
 
 import contextlib
+import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,9 @@ class SegmentList:
         self._dropped = dropped or self._remove
         self._segments = segments
         self._warm: list[Segment] = []
-        self._unfinished: Segment | None = None
+        self._unfinished: Segment | None = None  # it took the place of these, and lacks its name
+        self._replaced: Sequence[Segment] = ()
+        self._is_finishing = False  # a thread may rename the files of these
         self._emptied: bytes | None = None  # the checksums that `stage` emptied, if there were any
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
@@ -75,15 +78,29 @@ class SegmentList:
         The recovery point has given it up: whatever a power cut takes back, no opening uses it.
         """
         oldest = self._segments[0]
-        if oldest is self.active or oldest.end_offset > until or oldest is self._unfinished:
+        if oldest is self.active or oldest.end_offset > until:
             return False
+        renamed: list[str] = []
+        if oldest is self._unfinished:
+            if self._is_finishing:
+                return False
+            renamed = [*self._put_away_replaced(), oldest.file_path + checksums.SUFFIX]
         self._let_go(oldest)
-        self._dropped(self._put_away(oldest, durable=False))
+        self._dropped([*renamed, *self._put_away(oldest)])
+        if oldest is self._unfinished:
+            self._unfinished, self._replaced = None, ()
         del self._segments[0], self.bases[0]
         return True
 
     def stage(self, fresh: Segment) -> None:
-        """Let the next opening find a cleaned segment, durably; for a thread."""
+        """Let the next opening find a cleaned segment, durably; for a thread.
+
+        Raises: OSError, also while another one lacks its name: readers may use the file that would
+        be replaced.
+        """
+        if self._unfinished is not None:
+            path = self._unfinished.file_path
+            raise OSError(errno.EBUSY, "the replacement before is unfinished", path)
         cleaned, path = fresh.file_path, fresh.path + checksums.SUFFIX
         self._emptied = self._disk.read(path) if self._disk.exists(path) else None
         fresh.file_path = f"{fresh.path}.log{SWAP}"
@@ -110,8 +127,8 @@ class SegmentList:
         else:
             self._disk.write(path, emptied, durable=False)
 
-    def take_place(self, bases: Sequence[int], fresh: Segment) -> list[Segment]:
-        """Read from a cleaned segment that is staged; return those whose place it takes."""
+    def take_place(self, bases: Sequence[int], fresh: Segment) -> None:
+        """Read from a cleaned segment that is staged. `put_away` and `finish` follow."""
         at = self.bases.index(bases[0])
         span = slice(at, at + len(bases))
         old = self._segments[span]
@@ -122,30 +139,44 @@ class SegmentList:
         self._segments[span], self.bases[span] = [fresh], [fresh.base_offset]
         for segment in old:
             self._let_go(segment)
-        self._unfinished = fresh  # its files may not be renamed while those of the old ones are
-        return old
+        self._unfinished, self._replaced, self._emptied = fresh, old, None
+        self._is_finishing = True
 
-    def put_away(self, old: Sequence[Segment]) -> list[str]:
-        """Rename the files of replaced segments, durably; for a thread. Returns the new names."""
-        renamed: list[str] = []
-        for segment in old:
-            # The new one is found already; one sync of the folder is enough for all of these.
-            renamed += self._put_away(segment, durable=segment is old[-1])
+    def put_away(self) -> list[str]:
+        """Rename the files of replaced segments, durably; for a thread. Returns the new names.
+
+        May be repeated where the disk failed.
+        """
+        fresh = self._unfinished
+        if fresh is None:
+            return []
+        renamed = self._put_away_replaced()
+        # The new one is found already; one sync of the folder is enough for all of these. It is
+        # that of a rename without effect, as those before may be from an earlier attempt.
+        self._disk.rename(fresh.file_path, fresh.file_path)
         return renamed
 
-    def finish(self, fresh: Segment, replaced: Sequence[str]) -> None:
+    def finish(self, replaced: Sequence[str]) -> None:
         """Give a cleaned segment its name. Where a power cut takes that back, an opening does."""
-        self._unfinished = self._emptied = None
+        fresh = self._unfinished
+        if fresh is None:
+            return
         staged = fresh.file_path + checksums.SUFFIX
         self._disk.rename(fresh.file_path, f"{fresh.path}.log", durable=False)
         fresh.file_path = f"{fresh.path}.log"
+        self._unfinished, self._replaced = None, ()
         try_to_save_index(fresh)
         self._use(fresh)
         self._dropped([*replaced, staged])
 
-    def give_up(self) -> None:
-        """Leave a replacement unfinished, as the disk failed; the next opening finishes it."""
-        self._unfinished = None
+    def leave_unfinished(self) -> None:
+        """Stop a replacement where the disk failed: `resume` goes on, else the next opening."""
+        self._is_finishing = False
+
+    def resume(self) -> bool:
+        """Go on with an unfinished replacement; False without one. `put_away` follows."""
+        self._is_finishing = self._unfinished is not None
+        return self._is_finishing
 
     def close(self) -> None:
         """Close all files."""
@@ -168,9 +199,20 @@ class SegmentList:
             self._warm.remove(segment)
         segment.release()
 
-    def _put_away(self, segment: Segment, *, durable: bool) -> list[str]:
+    def _put_away_replaced(self) -> list[str]:
+        """Rename the files of replaced segments that are not renamed yet; return all names."""
+        renamed: list[str] = []
+        for segment in self._replaced:
+            for path in (segment.file_path, *(segment.path + suffix for suffix in SUFFIXES)):
+                if self._disk.exists(path):
+                    self._disk.rename(path, path + DELETED, durable=False)
+                if self._disk.exists(path + DELETED):
+                    renamed.append(path + DELETED)
+        return renamed
+
+    def _put_away(self, segment: Segment) -> list[str]:
         """Rename a segment's files, so that no opening finds it; return their names."""
-        self._disk.rename(segment.file_path, segment.file_path + DELETED, durable=durable)
+        self._disk.rename(segment.file_path, segment.file_path + DELETED, durable=False)
         renamed = [segment.file_path + DELETED]
         for path in (segment.path + suffix for suffix in SUFFIXES):
             if self._disk.exists(path):

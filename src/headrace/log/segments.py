@@ -84,7 +84,6 @@ class SegmentedLog:
         "_next",
         "_point",
         "_producer_limit",
-        "_replaced",
         "_rewrites",
         "_rolling",
         "_sealed_producers",
@@ -134,7 +133,6 @@ class SegmentedLog:
         self._is_retired = False
         self._changing = threading.Lock()  # names in the folder, by threads
         self._fresh: Segment | None = None  # staged to take the place of others
-        self._replaced: list[Segment] = []
         self.configure(
             segment_bytes=segment_bytes,
             segment_ms=segment_ms,
@@ -572,7 +570,7 @@ class SegmentedLog:
             cleaned: the file (`….log.cleaned`), complete and synced; its last batch ends where the
                 last of the segments does.
 
-        Raises: CorruptBatch; OSError.
+        Raises: CorruptBatch; OSError, also while an earlier replacement is unfinished.
         """
         fresh = Segment(self._disk, self._folder, bases[0], self._interval_bytes, file_path=cleaned)
         fresh.take_whole(self._disk.size(cleaned))
@@ -590,28 +588,42 @@ class SegmentedLog:
         with self._choosing:
             if bases[0] < self._given_up:
                 return False
-            self._replaced = self._segments.take_place(bases, self._fresh)
+            self._segments.take_place(bases, self._fresh)
+            self._fresh = None  # the log reads it: it is not discarded any more
             self._rewrites += 1
         return True
 
     def put_away_replaced(self) -> list[str]:
         """Rename the files of replaced segments; for a thread. Returns their names.
 
-        Raises: OSError; the next opening does it.
+        Raises: OSError; `resume_replacement` tries again, or the next opening does it.
         """
         try:
             with self.in_folder():
-                return self._segments.put_away(self._replaced)
+                return self._segments.put_away()
         except OSError:
-            self._fresh, self._replaced = None, []  # the log reads it: it is not discarded any more
-            self._segments.give_up()
+            self._segments.leave_unfinished()
             raise
 
     def finish_replacement(self, replaced: Sequence[str]) -> None:
-        """Let the file that took the segments' place have its name. Raises: OSError."""
-        fresh, self._fresh, self._replaced = self._fresh, None, []
-        if fresh is not None and not self._is_closed:
-            self._segments.finish(fresh, replaced)
+        """Let the file that took the segments' place have its name.
+
+        Raises: OSError; as `put_away_replaced`.
+        """
+        if self._is_closed:
+            return
+        try:
+            self._segments.finish(replaced)
+        except OSError:
+            self._segments.leave_unfinished()
+            raise
+
+    def resume_replacement(self) -> bool:
+        """Go on with a replacement that the disk stopped after `take_place`.
+
+        Returns: True when there is one: `put_away_replaced` and `finish_replacement` follow.
+        """
+        return not self._is_closed and self._segments.resume()
 
     def discard_replacement(self) -> None:
         """Remove a staged file that did not take its place; for a thread. Raises: OSError."""

@@ -134,7 +134,7 @@ class Process:
     def sealed_paths(self) -> set[str]:
         """Return the files of the sealed segments of all logs that are open."""
         return {
-            f"{segment.path}.log"
+            segment.file_path
             for one in self.services.partitions
             if one.is_open and one.refused is None
             for segment in one.log.segments()
