@@ -682,6 +682,40 @@ def test_a_stop_waits_for_one_step_and_leaves_nothing(
     play(tmp_path, scene)
 
 
+def test_a_topic_whose_deletion_is_under_way_is_let_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files may be there yet, and go while they are read."""
+
+    async def scene(running: Running) -> None:
+        house, keyed = running.house, await running.topic("keyed", cleanup_policy="compact")
+        running.fill(keyed)
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def forgotten() -> None:
+            begun.set()
+            await go_on.wait()
+
+        running.services.topics.on_forgotten.append(forgotten)
+        gate = Gate(monkeypatch, "map_keys")
+        deletion = DeleteTopic(keyed.topic.id)
+        deleting = asyncio.create_task(running.services.topics.delete(deletion))
+        await begun.wait()
+        cleaning = asyncio.create_task(house.clean_dirtiest())
+        await until(lambda: gate.reached.is_set() or cleaning.done())
+        go_on.set()
+        await deleting
+        gate.let_go.set()
+        assert not await cleaning
+        assert house.counters.failures == 0
+        again = await running.topic("keyed", cleanup_policy="compact")
+        running.fill(again)
+        assert await house.clean_dirtiest()
+
+    play(tmp_path, scene)
+    assert errors(caplog) == []
+
+
 def test_a_topic_deleted_before_its_turn_is_let_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,12 +44,13 @@ class Housekeeping:
         self._one_cleaning = asyncio.Lock()
         self._others: list[Kept] = []
         self._complained: set[Partition] = set()
+        self._deleted: set[Partition] = set()  # their topics are, and their files may be there yet
         self.work = Background("logs are no longer looked after", "retention")
 
     def start(self) -> None:
         """Begin to keep time. Raises: OSError."""
         self._cleaner.load(self._kept())
-        self._topics.on_deleted.append(self._deleted)
+        self._topics.on_deleted.append(self._forget)
         self._topics.on_forgotten.append(self._cleaner.keep_forgotten)
         self.work.begin(self._retain())
         if self._config.cleaner_enable:
@@ -86,6 +87,7 @@ class Housekeeping:
                     return False
                 if "compact" in partition.settings.cleanup_policy:
                     await partition.open_ready()
+            self._deleted.intersection_update(self._partitions)
             # A partition that is refused has reported its damage.
             refused = {_name(one) for one in self._partitions if one.refused is not None}
             compacted = [
@@ -124,7 +126,7 @@ class Housekeeping:
 
     def _kept(self) -> Iterator[Kept]:
         for partition in self._partitions:
-            if partition.topic.name not in _DELTAS:
+            if partition.topic.name not in _DELTAS and partition not in self._deleted:
                 yield _kept(partition)
         yield from self._others
 
@@ -132,10 +134,11 @@ class Housekeeping:
     def _partitions(self) -> Partitions:
         return self._topics.partitions
 
-    def _deleted(self, topic: Topic, by: str) -> None:  # noqa: ARG002  # as all that are told
+    def _forget(self, topic: Topic, by: str) -> None:  # noqa: ARG002  # as all that are told
         for partition in self._partitions:
             if partition.topic.id == topic.id:
                 self._complained.discard(partition)
+                self._deleted.add(partition)
                 self._cleaner.forget(_kept(partition))
 
     async def _retain(self) -> None:
