@@ -126,6 +126,64 @@ def test_damage_is_shown_until_its_segment_is_dropped(is_scrubbed: bool) -> None
     scene(damaged)
 
 
+def test_a_missing_segment_is_damage_until_it_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    async def missing(broker: Inside) -> None:
+        partition, scrub = await filled(broker), broker.services.scrub
+        first = partition.log.segments()[0]
+        del broker.disk._files[first.file_path]
+        for _ in range(2):
+            await scrub.run_pass()
+            assert str(scrub.damages[first.file_path]).startswith(f"{first.file_path}: the file is")
+        assert "the file is missing" in (broker.services.trouble() or "")
+        lines = [one.getMessage() for one in caplog.records if first.path in one.getMessage()]
+        assert lines == [
+            f"orders-0 is damaged: {first.file_path}: the file is missing; stop the broker, and "
+            "run `headrace check`, then `headrace repair` or restore a backup"
+        ]
+
+    caplog.set_level("WARNING", "headrace")
+    scene(missing)
+
+
+def test_a_read_of_a_missing_segment_is_damage() -> None:
+    async def missing(broker: Inside) -> None:
+        partition = await filled(broker)
+        first = partition.log.segments()[0]
+        del broker.disk._files[first.file_path]
+        next(iter(partition.log._segments)).release()  # as of one that was not read for some time
+        with pytest.raises(DamagedBlockError, match="the file is missing; run") as caught:
+            partition.log.read_bytes(0, 1)
+        partition.read_failed(caught.value)
+        assert "the file is missing" in (broker.services.trouble() or "")
+        partition.close()
+        with pytest.raises(FileNotFoundError, match="a segment is gone"):
+            partition.log.read_bytes(0, 1)
+
+    scene(missing)
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_segment_whose_replacement_is_unfinished_is_verified(is_staged: bool) -> None:
+    async def unfinished(broker: Inside) -> None:
+        partition, scrub = await filled(broker), broker.services.scrub
+        log, first = partition.log, partition.log.segments()[0]
+        cleaned = f"{first.path}.log.cleaned"
+        broker.disk.write(cleaned, broker.disk.read(first.file_path))
+        log.prepare([0], cleaned)
+        assert log.take_place([0])
+        if not is_staged:
+            log.finish_replacement(log.put_away_replaced())
+        path = log.segments()[0].file_path
+        assert path.endswith(".swap") == is_staged
+        broker.disk._files[path].data[100] ^= 1
+        await scrub.run_pass()
+        assert list(scrub.damages) == [path]
+        with pytest.raises(DamagedBlockError, match="checksum of the batch"):
+            log.read_bytes(0, 1)
+
+    scene(unfinished)
+
+
 def test_an_append_that_is_under_way_is_no_damage() -> None:
     async def growing(broker: Inside) -> None:
         partition, scrub = await filled(broker), broker.services.scrub

@@ -447,6 +447,27 @@ def test_damage_that_pruning_meets_is_reported_once_with_a_remedy(
     play(scene, disk, share_coordinator_state_topic_num_partitions="1")
 
 
+def test_a_missing_segment_that_pruning_meets_is_reported_once_with_a_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = MemoryDisk()
+
+    async def scene(broker: Broker) -> None:
+        await broker.work(await broker.join("busy"), 3)
+        log = broker.journal.log
+        path = log.segments()[-1].file_path
+        next(iter(log._segments)).release()  # as of a segment that was not read for some time
+        del disk._files[path]
+        for _ in range(3):
+            await broker.services.share_pruning.prune()
+        assert f"{path}: the file is missing" in (broker.services.trouble() or "")
+        (message,) = (one.getMessage() for one in caplog.records if "prune" in one.getMessage())
+        assert message.startswith(f"{STATE_TOPIC}-0 cannot be pruned: {path}: the file is missing;")
+
+    caplog.set_level(logging.WARNING, "headrace")
+    play(scene, disk, share_coordinator_state_topic_num_partitions="1")
+
+
 def test_a_search_that_meets_damage_is_reported_and_made_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.topic_settings import TopicSettings
 from headrace.core.types import MonoMs, WallMs, after, elapsed_ms
-from headrace.log.api import MISSING, REMEDY, CorruptFileError, DamagedBlockError, Disk
+from headrace.log.api import REMEDY, DamagedBlockError, Disk
 from headrace.log.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from headrace.log.compaction import Compaction, Group, Steps, Tally
 from headrace.log.dirty import Dirty, Rules, is_overdue, measure, with_lag
@@ -290,8 +290,6 @@ class Cleaner:
         """
         if kept.name in self._gone:
             return
-        if isinstance(error, FileNotFoundError) and segment_at(error.filename or ""):
-            error = DamagedBlockError(CorruptFileError(error.filename, MISSING))
         if not isinstance(error, DamagedBlockError):
             self._fail(kept, error)
             return

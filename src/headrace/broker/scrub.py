@@ -16,7 +16,7 @@ from headrace.broker.background import Background
 from headrace.broker.config import Config
 from headrace.broker.partitions import Partition
 from headrace.broker.topics import Topics
-from headrace.log.api import CorruptFileError, DamagedBlockError, Disk
+from headrace.log.api import MISSING, CorruptFileError, DamagedBlockError, Disk
 from headrace.log.verify import verify_file
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Scrub:
             segments = partition.log.segments()
         except OSError:  # the partition has logged it
             return []
-        return [f"{segment.path}.log" for segment in segments if segment.size]
+        return [segment.file_path for segment in segments if segment.size]
 
     def _is_served(self, partition: Partition) -> bool:
         return self._topics.partitions.get(partition.topic.id, partition.index) is partition
@@ -146,7 +146,13 @@ class Scrub:
             found[path] = _Damage(error, partition, user)
             self._damaged(path, found[path])
         except OSError as error:
-            if self._user(path, partition) is user:
+            if self._user(path, partition) is not user:
+                return
+            if isinstance(error, FileNotFoundError):
+                missing = CorruptFileError(path, MISSING)
+                found[path] = _Damage(missing, partition, user)
+                self._damaged(path, found[path])
+            else:
                 log.warning("scrub: %s cannot be read: %s", path, error.strerror or error)
 
     def _damaged(self, path: str, damage: _Damage) -> None:

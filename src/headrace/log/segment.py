@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from headrace.log import checksums
 from headrace.log.api import (
+    MISSING,
     CorruptFileError,
     DamagedBlockError,
     Disk,
@@ -44,7 +45,7 @@ class Segment:
     __slots__ = (
         "_blocks", "_damaged", "_disk", "_file", "_index", "_last", "_max_timestamp",
         "_saved_size", "_sound_at", "_unverified", "base_offset", "end_offset", "file_path",
-        "first_timestamp", "interval_bytes", "path", "sealed", "size",
+        "first_timestamp", "interval_bytes", "is_let_go", "path", "sealed", "size",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +64,7 @@ class Segment:
         self.file_path = file_path or f"{self.path}.log"
         self.size = 0
         self.sealed = False
+        self.is_let_go = False  # its log does not have it any more, or is closed
         self.first_timestamp: int | None = None
         self.interval_bytes = interval_bytes
         self._disk = disk
@@ -81,7 +83,9 @@ class Segment:
     def file(self) -> File:
         if self._file is None:
             if self.size and not self._disk.exists(self.file_path):
-                raise FileNotFoundError(errno.ENOENT, "a segment is gone", self.file_path)
+                if self.is_let_go:
+                    raise FileNotFoundError(errno.ENOENT, "a segment is gone", self.file_path)
+                raise DamagedBlockError(CorruptFileError(self.file_path, MISSING))
             self._file = self._disk.open(self.file_path)
         return self._file
 

@@ -181,6 +181,7 @@ class SegmentList:
     def close(self) -> None:
         """Close all files."""
         for segment in self._segments:
+            segment.is_let_go = True  # a thread may read on while the folder is removed
             segment.release()
         self._warm.clear()
 
@@ -197,6 +198,7 @@ class SegmentList:
     def _let_go(self, segment: Segment) -> None:
         if segment in self._warm:
             self._warm.remove(segment)
+        segment.is_let_go = True
         segment.release()
 
     def _put_away_replaced(self) -> list[str]:
