@@ -30,7 +30,7 @@ log = logging.getLogger("headrace.broker")
 # A rest costs much more than a step over a small batch: under load the interpreter comes back late.
 _WORK_S = 0.001
 _REST_S = 0.0002  # after so much work, so that the event loop gets the interpreter when it wants it
-_LOGS_PER_LOOK = 16
+_LOGS_PER_STEP, _SEGMENTS_PER_STEP = 16, 2000  # of a look at all logs
 _RETRY_MS = 600_000
 
 
@@ -149,9 +149,12 @@ class Cleaner:
         due: list[tuple[Kept, Dirty]] = []
         highest = 0.0
         now, proven = self._clock.mono(), self._clock.proven()
-        for count, one in enumerate(kept):
-            if count % _LOGS_PER_LOOK == 0:
+        logs = segments = 0
+        for one in kept:
+            if logs >= _LOGS_PER_STEP or segments >= _SEGMENTS_PER_STEP:
                 await asyncio.sleep(0)
+                logs = segments = 0
+            logs += 1
             if one.name in self._gone:
                 continue
             rests = self._set_aside.get(one.name, now) > now
@@ -161,6 +164,7 @@ class Cleaner:
                 if not rests:
                     self._fail(one, error)
                 continue
+            segments += opened.segment_count
             rules, cleaned_to = self._rules(one), self._offsets.get(one.name)
             dirty = measure(opened, cleaned_to, rules, proven)
             highest = max(highest, dirty.ratio)

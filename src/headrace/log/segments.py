@@ -201,6 +201,11 @@ class SegmentedLog:
         """All segments in order; the last is the one that is written to."""
         return [segment.info() for segment in self._segments]
 
+    @property
+    def segment_count(self) -> int:
+        """The number of segments, without a look at them."""
+        return len(self._segments.bases)
+
     def segment_at(self, path: str) -> Segment | None:
         """Return the segment whose file stands at `path`, None without one.
 
