@@ -9,6 +9,7 @@ product knows nothing of it.
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -280,9 +281,21 @@ def main(program: Program) -> None:
     spark.dataSource.register(HaltingDataSource)
     cases = [Case(*one) for one in program.cases]
     folder = Path(program.folder)
+    for case in cases:
+        remove_half_written(case.checkpoint(folder) / "offsets")
     writers = [writer(spark, program.bootstrap, folder, case) for case in cases]
     signs = [up(folder / case.name, os.getpid()) for case in cases]
     supervise(list(zip(writers, signs, strict=True)))
+
+
+def remove_half_written(offsets: Path) -> None:
+    """Remove what a driver left that was killed while it wrote its first batch into this log.
+
+    Spark 4.1 and later refuse a checkpoint whose log has files and no batch
+    (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY), and ask operators for this.
+    """
+    if offsets.is_dir() and not any(one.name.isdigit() for one in offsets.iterdir()):
+        shutil.rmtree(offsets)
 
 
 def supervise(doings: list[tuple[DataStreamWriter, Path]]) -> None:
