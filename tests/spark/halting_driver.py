@@ -291,7 +291,7 @@ def main(program: Program) -> None:
 def remove_half_written(offsets: Path) -> None:
     """Remove what a driver left that was killed while it wrote its first batch into this log.
 
-    Spark 4.2 refuses a checkpoint whose log has files and no batch
+    Spark refuses a checkpoint whose log has files and no batch
     (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY), and asks operators for this.
     """
     if offsets.is_dir() and not any(one.name.isdigit() for one in offsets.iterdir()):
