@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.log import snapshots
+from headrace.log import checksums, snapshots
 from headrace.log.api import CorruptLog
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.log.producers import Duplicate
@@ -158,6 +158,41 @@ def test_an_index_file_that_is_missing_is_no_warning(
     assert disk.read(path) == data
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
         ("INFO", f"{path}: the file is missing; rebuilt from the log")
+    ]
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_checksums_of_an_earlier_state_are_not_written_again_with_rebuilt_indexes(
+    is_reopened: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A write that is lost under the running broker leaves the `.checksums` of the last stop."""
+    disk, path = MemoryDisk(), f"{FOLDER}/{0:020d}.checksums"
+    log = opened(disk, clean=False)
+    fill(log, 0, 8)
+    log.settle()
+    log.close()
+    earlier = disk.read(path)
+    log = opened(disk)
+    fill(log, 8, 250)
+    if is_reopened:
+        log.settle()
+        log.close()
+        log = opened(disk)
+    written = checksums.load(disk, path.removesuffix(".checksums"))
+    disk.write(path, earlier)
+    assert count(log) == count(log) == 250
+    log.close()
+    again = opened(disk, clean=False)
+    assert count(again) == 250
+    again.close()
+    rebuilt = checksums.load(disk, path.removesuffix(".checksums"))
+    assert written is not None
+    assert rebuilt is not None
+    assert rebuilt.summary.size == written.summary.size
+    assert rebuilt.blocks.differing(written.blocks) is None
+    assert [one.getMessage() for one in caplog.records] == [
+        f"{path}: does not agree with the log; the next start verifies the segment",
+        f"{path}: does not agree with the log; rebuilt",
     ]
 
 

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headrace.log import checksums
 from headrace.log.api import (
@@ -528,16 +528,37 @@ class Segment:
         if index is not None and found is not None and found.summary.index_size:
             index.max_timestamp = found.summary.max_timestamp
             index.max_timestamp_offset = found.summary.max_timestamp_offset
-        if index is None:
-            for path in differing:
-                if self._disk.exists(path):
-                    log.warning("%s: does not agree with its checksum; rebuilt", path)
-                else:
-                    log.info("%s: the file is missing; rebuilt from the log", path)
-            index = self._indexed()
-            if len(index) and found is not None:
-                self._index, self._saved_size = index, -1
-                self.save_index(found.blocks)
+        return self._rebuilt_index(found, differing) if index is None else index
+
+    def _rebuilt_index(self, found: Checksums | None, differing: Sequence[str]) -> SegmentIndex:
+        """Make the indexes from the log, and write them if the checksums are those of the log.
+
+        Other checksums, which are damaged or of an earlier state, stay as they are: their digests
+        with the present size would make the next opening refuse a sound segment. The indexes are
+        kept in memory then.
+
+        Args:
+            differing: index files that are missing, or not those that the checksums describe.
+
+        Raises: CorruptBatch.
+        """
+        digests = BlockDigests()
+        index = self._indexed(digests)
+        if found is not None and found.blocks.differing(digests) is not None:
+            log.warning(
+                "%s.checksums: does not agree with the log; the next start verifies the segment",
+                self.path,
+            )
+            self._saved_size = -1
+            return index
+        for path in differing:
+            if self._disk.exists(path):
+                log.warning("%s: does not agree with its checksum; rebuilt", path)
+            else:
+                log.info("%s: the file is missing; rebuilt from the log", path)
+        if len(index) and found is not None:
+            self._index, self._saved_size = index, -1
+            self.save_index(found.blocks)
         return index
 
     def _differing_files(self, summary: Summary) -> list[str]:
@@ -553,12 +574,20 @@ class Segment:
             if checksums.file_checksum(self._disk, path) != checksum
         ]
 
-    def _indexed(self) -> SegmentIndex:
-        """The indexes of what is known of the file. Raises: CorruptBatch."""
+    def _indexed(self, digests: BlockDigests | None = None) -> SegmentIndex:
+        """Return the indexes of what is known of the file.
+
+        Args:
+            digests: gets the batches, too.
+
+        Raises: CorruptBatch.
+        """
         index = SegmentIndex(self.base_offset, self.interval_bytes)
         last = self.base_offset - 1
         for position, header in self.walk():
             index.add(header.last_offset, position, header.size, header.max_timestamp)
+            if digests is not None:
+                digests.add(position, header.base_offset, header.leader_epoch, header)
             last = header.last_offset
         if last != self.end_offset - 1:
             raise CorruptBatch(f"the last offset is {last}, and was {self.end_offset - 1}")
