@@ -88,6 +88,29 @@ def test_time_goes_on_a_second_after_a_stall() -> None:
     asyncio.run(scene())
 
 
+def test_stalls_in_the_second_after_another_one_add_no_second_each() -> None:
+    """The second begins again: three stalls would hold time still for three seconds."""
+
+    async def scene() -> None:
+        machine = VirtualClock()
+        clock = CheckedClock(machine, MemoryDisk(), Config)
+        clock.start(None)
+        try:
+            clock._loop_time = lambda: machine.mono() / 1000
+            clock.beat()
+            before = clock.mono()
+            for advance_ms in (60_000, 100, 60_000, 100, 60_000, 1_000):
+                machine.advance(advance_ms)
+                assert clock.mono() == before
+            machine.advance(1)
+            assert clock.mono() - before == 1
+            assert clock.stalled_ms == 180_200 + 1_000
+        finally:
+            await clock.close()
+
+    asyncio.run(scene())
+
+
 class Unread:
     """Input of which a test says whether it is read."""
 

@@ -18,7 +18,8 @@ A stall is found by a beat each second: a loop that has not beaten for `STALL_MS
 read (`waiting_input.py`): for `GRACE_MS` at least, in which clients that were stopped with the
 broker can send their heartbeats, and for `CATCH_UP_MS_MAX` at most, so that a client that sends
 more than the broker reads stops no expiry for longer. Readings cost nothing for this: the gap is
-counted with the maximum, and what was not needed of it is taken back once the input is read.
+counted with the maximum, and what was not needed of it is taken back once the input is read. A
+stall within that time adds its own gap, and the time begins again.
 """
 
 import asyncio
@@ -115,6 +116,7 @@ class CheckedClock:
         self._beat_at = 0.0
         self._beat_mono = self._last_mono = clock.mono()
         self._stalled_ms = 0
+        self._still_at = self._beat_mono  # where `mono` stood still after the latest stall
         self._input: Input | None = None
         self._resumed_at: MonoMs | None = None  # while input may wait since a stall
 
@@ -232,7 +234,10 @@ class CheckedClock:
         if stalled_ms < STALL_MS:  # the loop's time moved, and the clock's did not
             return
         self._go_on(before)  # of the stall before, if its input was not read yet
-        self._stalled_ms += stalled_ms + CATCH_UP_MS_MAX
+        # A stall that interrupts the grace after another one lets it begin again; what was left of
+        # it is not added, or sessions would end later with each further stall.
+        self._still_at = max(self._still_at, MonoMs(before - self._stalled_ms))
+        self._stalled_ms = self._beat_mono - self._still_at + CATCH_UP_MS_MAX
         self._resumed_at = self._beat_mono
         if self._input is None:
             self._go_on(self._beat_mono)
