@@ -77,6 +77,20 @@ def test_silent_member_is_removed(drive_groups: Groups) -> None:
     assert groups.group().timers == {}
 
 
+def test_sync_in_a_stable_group_renews_the_session(drive_groups: Groups) -> None:
+    """A follower that joins again after a lost connection is in its generation at once."""
+    groups = drive_groups()
+    generation = groups.stable(2, session_ms=10_000)
+    groups.elapse(9_000)
+    assert groups.beat("m1", generation) is None
+    assert groups.join("m2", session_ms=10_000).answer().generation == generation
+    assert groups.sync("m2", generation).answer().assignment
+    groups.elapse(9_999)
+    assert list(groups.group().members) == ["m1", "m2"]
+    groups.elapse(1)
+    assert groups.group().members == {}
+
+
 def test_waiting_request_stands_for_heartbeats(drive_groups: Groups) -> None:
     groups = drive_groups()
     groups.stable(2, session_ms=10_000, rebalance_ms=60_000)
@@ -161,9 +175,9 @@ def test_restart_goes_on_with_the_generation_that_was_assigned(drive_groups: Gro
     groups.elapse(9_000)
     groups.restart()
     assert groups.group().phase is Phase.STABLE
+    assert groups.sync("m2", generation).answer().assignment == b"m2"
     groups.elapse(9_999)  # a whole session for everybody
     assert groups.beat("m1", generation) is None
-    assert groups.sync("m2", generation).answer().assignment == b"m2"
     groups.elapse(1)
     assert list(groups.group().members) == ["m1"]
 

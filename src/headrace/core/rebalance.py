@@ -94,6 +94,9 @@ class Decision:
             return rebalancing(group.name)
         self._emit(TimerCleared(group.name, Timer.SYNC, member))
         if group.phase is Phase.STABLE:
+            # A join of the same generation renews nothing. Kafka's coordinator in Scala renews
+            # here, the one in Java does not.
+            self._renew(member)
             return self._assignment(member)
         self._supersede(group.syncs, member)
         if member == group.leader:
