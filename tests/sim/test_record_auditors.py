@@ -385,9 +385,28 @@ def test_a_partition_stays_with_its_member_for_a_session_without_a_stall(
 ) -> None:
     small = Small()
     small.offsets.assigned("blue", "ann", [PLACE], small.now_us)
-    small.offsets.beats("blue", "ann", confirms=True)
+    small.offsets.beats("blue", "ann", small.now_us, confirms=True)
     small.offsets.stalled(10_000_000)
     small.now_us += round(seconds * 1e6)
+    small.offsets.assigned("blue", "bob", [PLACE], small.now_us)
+    assert bool(small.broken) == breaks
+
+
+@pytest.mark.parametrize("stall_seconds", [0, 10])
+@pytest.mark.parametrize(("seconds", "breaks"), [(2.9, True), (3.1, False)])
+def test_a_session_begins_with_the_request_however_late_its_response_leaves(
+    seconds: float, breaks: bool, stall_seconds: int
+) -> None:
+    """A slow disk delays the response; a stall between the two extends the session."""
+    small = Small()
+    asked_us = small.now_us
+    if stall_seconds:
+        small.offsets.stalled(stall_seconds * 1_000_000)
+        small.now_us += stall_seconds * 1_000_000
+    small.now_us += 500_000
+    small.offsets.beats("blue", "ann", asked_us, confirms=False)
+    small.offsets.assigned("blue", "ann", [PLACE], asked_us)
+    small.now_us = asked_us + round((stall_seconds + seconds) * 1e6)
     small.offsets.assigned("blue", "bob", [PLACE], small.now_us)
     assert bool(small.broken) == breaks
 
@@ -422,7 +441,7 @@ def assigned_less_after_a_delay() -> tuple[Small, tuple[str, int], int]:
     began_us = small.now_us
     small.offsets.assigned("blue", "ann", [PLACE, other], began_us)
     small.now_us = began_us + 1_800_000
-    small.offsets.beats("blue", "ann", confirms=True)
+    small.offsets.beats("blue", "ann", began_us, confirms=True)
     small.offsets.assigned("blue", "ann", [PLACE], began_us)
     return small, other, began_us
 
@@ -439,7 +458,7 @@ def test_a_member_that_does_not_confirm_what_it_gives_up_loses_the_rest(
     """The rebalance timeout begins with the decision, and a slow disk delays its response."""
     small, other, began_us = assigned_less_after_a_delay()
     small.offsets.gives_up("blue", "ann", [PLACE])
-    small.offsets.beats("blue", "ann", confirms=confirms)
+    small.offsets.beats("blue", "ann", small.now_us, confirms=confirms)
     small.now_us = began_us + round(seconds * 1e6)
     small.offsets.assigned("blue", "bob", [PLACE, other], small.now_us)
     assert [one for one in small.broken if "orders-0 has ann and bob" in one] == small.broken

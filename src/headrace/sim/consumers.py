@@ -338,7 +338,7 @@ class ConsumerReader(Reader):
             if answer.error_code == 0:
                 self._is_served()
                 offsets.active(self.group, self._topics)
-                offsets.beats(self.group, member, confirms=owned is not None)
+                offsets.beats(self.group, member, asked_us, confirms=owned is not None)
                 if answer.assignment is not None:
                     offsets.assigned(self.group, member, self._places(answer), asked_us)
             self._session(answer.error_code, asked_us)

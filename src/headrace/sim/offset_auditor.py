@@ -74,6 +74,7 @@ class OffsetAuditor:
         self._lost_us = -1
         self.completed: set[tuple[str, int]] = set()  # groups and generations that were assigned
         self.losses = 0  # times at which the broker may have forgotten sessions
+        self._stalls: list[tuple[int, int]] = []  # when each began, and how long it lasted
 
     def _of(self, group: str) -> _Group:
         found = self._groups.get(group)
@@ -218,30 +219,38 @@ class OffsetAuditor:
         # After a loss of sessions it is unknown what the member had at the time of its request.
         if not set(owned) <= set(places) or asked_us <= self._lost_us:
             one.confirm_until_us.setdefault(member, asked_us + self._rebalance_us)
+        end_us = self._end_of_session(one, member, asked_us)
         for place in owned:  # what it gives up is its own until it confirms, or is removed
-            one.owners[place] = member, self._end_of_session(one, member)
+            one.owners[place] = member, end_us
         for place in places:
             owner, until_us = one.owners.get(place, (member, 0))
             if owner != member and now_us < until_us:
                 self._broken(f"group {group}: {place[0]}-{place[1]} has {owner} and {member}")
-            one.owners[place] = member, self._end_of_session(one, member)
+            one.owners[place] = member, end_us
 
-    def beats(self, group: str, member: str, *, confirms: bool) -> None:
+    def beats(self, group: str, member: str, asked_us: int, *, confirms: bool) -> None:
         """A heartbeat of a member was answered: it keeps what it has for one more session.
 
         Args:
+            asked_us: when the heartbeat was sent.
             confirms: the heartbeat named the partitions that the member has.
         """
         one = self._of(group)
         if confirms:
             one.confirm_until_us.pop(member, None)
+        end_us = self._end_of_session(one, member, asked_us)
         for place, (owner, _) in one.owners.items():
             if owner == member:
-                one.owners[place] = member, self._end_of_session(one, member)
+                one.owners[place] = member, end_us
 
-    def _end_of_session(self, group: _Group, member: str) -> int:
-        """Return when a member may be removed of which nothing more is received."""
-        end_us = self._now_us() + self._session_us
+    def _end_of_session(self, group: _Group, member: str, asked_us: int) -> int:
+        """Return when a member may be removed of which nothing more is received.
+
+        The session begins when the broker carries the request out, in whole milliseconds, however
+        late the response leaves: a slow disk delays it.
+        """
+        stalled_us = sum(duration_us for at_us, duration_us in self._stalls if at_us >= asked_us)
+        end_us = asked_us // 1000 * 1000 + self._session_us + stalled_us
         return min(end_us, group.confirm_until_us.get(member, end_us))
 
     def is_alive(self, group: str, member: str, asked_us: int) -> None:
@@ -282,6 +291,7 @@ class OffsetAuditor:
     def stalled(self, duration_us: int) -> None:
         """The broker is stopped for some time, by which it has to extend every session."""
         now_us = self._now_us()
+        self._stalls.append((now_us, duration_us))
         for group in self._groups.values():
             for place, (owner, until_us) in group.owners.items():
                 if until_us > now_us:
