@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -38,6 +38,23 @@ BROKER_SETTINGS = {
 }
 TRIES = 3
 WAIT_SECONDS = 30
+
+
+def fetch_of(
+    partitions: Iterable[int], *, max_wait: int = 0, min_bytes: int = 1, bytes_max: int = 1 << 20
+) -> dict[str, Any]:
+    """Return the fields of a Fetch from the start of partitions of `orders`, without a session."""
+    named = [
+        {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
+         "partition_max_bytes": bytes_max} for n in partitions
+    ]  # fmt: skip
+    return {
+        "replica_id": -1, "max_wait": max_wait, "min_bytes": min_bytes, "max_bytes": 1 << 30,
+        "isolation_level": 0, "session_id": 0, "session_epoch": -1, "rack_id": "",
+        "topics": [{"topic": "orders", "partitions": named}], "forgotten_topics_data": [],
+    }  # fmt: skip
+
+
 MANY = 4000  # of the same name in one request
 
 
@@ -100,11 +117,7 @@ def test_a_fetch_reads_a_partition_once(connect: Connect) -> None:
     record = batches.build([Record(0, 1000, None, bytes(1000))])
     topics = [{"name": "orders", "partition_data": [{"index": 0, "records": record}]}]
     wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
-    one = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
-           "partition_max_bytes": 1 << 20}  # fmt: skip
-    answer = wire.call(1, 11, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 30,
-        isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
-        topics=[{"topic": "orders", "partitions": [one] * 1000}])  # fmt: skip
+    answer = wire.call(1, 11, **fetch_of([0] * 1000))
     (topic,) = answer.responses
     assert len(topic.partitions) == 1
 
@@ -155,16 +168,8 @@ def test_a_fetch_sees_what_came_between_two_portions(
     monkeypatch.setattr(fetch, "_look", look)
     monkeypatch.setattr(fetch._Poll, "may_be_ready", lambda *_: True)
     produce()
-    partitions = [
-        {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
-         "partition_max_bytes": 1 << 20} for n in range(budgets.PORTION + 1)
-    ]  # fmt: skip
-    request = {
-        "replica_id": -1, "max_wait": 2 * WAIT_SECONDS * 1000, "min_bytes": 60_000,
-        "max_bytes": 1 << 30, "isolation_level": 0, "session_id": 0, "session_epoch": -1,
-        "topics": [{"topic": "orders", "partitions": partitions}], "forgotten_topics_data": [],
-        "rack_id": "",
-    }  # fmt: skip
+    count, wait_ms = budgets.PORTION + 1, 2 * WAIT_SECONDS * 1000
+    request = fetch_of(range(count), max_wait=wait_ms, min_bytes=60_000)
     wire.send(1, 11, bytes(codec.encode_request(1, 11, request)))
     until(lambda: looks[0] == 1)
     produce()
@@ -202,16 +207,7 @@ def test_an_append_makes_a_wide_fetch_look_at_nothing_until_it_is_enough(
     monkeypatch.setattr(fetch._Poll, "look_at", look_at)
     monkeypatch.setattr(fetch._Poll, "may_be_ready", may_be_ready)
     monkeypatch.setattr(fetch._Poll, "keys", keys_of)
-    partitions = [
-        {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
-         "partition_max_bytes": 1 << 20} for n in range(100)
-    ]  # fmt: skip
-    request = {
-        "replica_id": -1, "max_wait": WAIT_SECONDS * 1000, "min_bytes": 10_000,
-        "max_bytes": 1 << 30, "isolation_level": 0, "session_id": 0, "session_epoch": -1,
-        "topics": [{"topic": "orders", "partitions": partitions}], "forgotten_topics_data": [],
-        "rack_id": "",
-    }  # fmt: skip
+    request = fetch_of(range(100), max_wait=WAIT_SECONDS * 1000, min_bytes=10_000)
     wire.send(1, 11, bytes(codec.encode_request(1, 11, request)))
     assert waits.wait(WAIT_SECONDS)
     for number in range(9):
@@ -243,15 +239,9 @@ def test_a_fetch_of_some_partitions_looks_at_few_of_them_in_a_step(
 
     monkeypatch.setattr(fetch._Poll, "look_at", looked_at)
     monkeypatch.setattr(fetch._Poll, "pause", paused)
-    partitions = [
-        {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
-         "partition_max_bytes": 1 << 20} for n in range(count)
-    ]  # fmt: skip
     for _ in range(2):  # the first one opens the logs
         steps[:] = [0]
-        wire.call(1, 11, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 30,
-            isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
-            topics=[{"topic": "orders", "partitions": partitions}])  # fmt: skip
+        wire.call(1, 11, **fetch_of(range(count), max_wait=0, min_bytes=1))
     assert steps == [fetch.LOOK_PORTION, fetch.LOOK_PORTION, 1]
 
 
@@ -279,16 +269,7 @@ def test_a_waiting_fetch_looks_at_few_partitions_in_a_step(
     monkeypatch.setattr(fetch, "LOOK_PORTION", portion)
     monkeypatch.setattr(fetch._Poll, "look_at", looked_at)
     monkeypatch.setattr(fetch._Poll, "keys", keys_of)
-    partitions = [
-        {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
-         "partition_max_bytes": 1 << 20} for n in range(count)
-    ]  # fmt: skip
-    request = {
-        "replica_id": -1, "max_wait": 2 * WAIT_SECONDS * 1000, "min_bytes": count * 1000,
-        "max_bytes": 1 << 30, "isolation_level": 0, "session_id": 0, "session_epoch": -1,
-        "topics": [{"topic": "orders", "partitions": partitions}], "forgotten_topics_data": [],
-        "rack_id": "",
-    }  # fmt: skip
+    request = fetch_of(range(count), max_wait=2 * WAIT_SECONDS * 1000, min_bytes=count * 1000)
     wire.send(1, 11, bytes(codec.encode_request(1, 11, request)))
     assert waits.wait(WAIT_SECONDS)
     records = batches.build([Record(0, 1000, None, bytes(1000))])
@@ -323,13 +304,7 @@ def test_a_fetch_of_much_is_read_in_portions(
     monkeypatch.setattr(fetch._Poll, "look", look)
     monkeypatch.setattr(fetch, "READ_PORTION_BYTES", 40_000)
     monkeypatch.setattr(fetch, "PARTITION_BYTES_MAX", 20_000)
-    partitions = [
-        {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
-         "partition_max_bytes": 1 << 20} for n in range(6)
-    ]  # fmt: skip
-    answer = wire.call(1, 11, replica_id=-1, max_wait=1000, min_bytes=1 << 30, max_bytes=1 << 30,
-        isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
-        topics=[{"topic": "orders", "partitions": partitions}])  # fmt: skip
+    answer = wire.call(1, 11, **fetch_of(range(6), max_wait=1000, min_bytes=1 << 30))
     (topic,) = answer.responses
     assert [18_000 < len(one.records) < 20_000 for one in topic.partitions] == [True] * 6
     assert len(portions) == 2
@@ -394,13 +369,7 @@ def test_responses_that_nobody_reads_draw_from_one_budget(connect: Connect, capl
     topics = [{"name": "orders", "partition_data": [{"index": 0, "records": record}]}]
     for _ in range(16):
         wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
-    one = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
-           "partition_max_bytes": 1 << 30}  # fmt: skip
-    fields = {
-        "replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 30, "rack_id": "",
-        "isolation_level": 0, "session_id": 0, "session_epoch": -1, "forgotten_topics_data": [],
-        "topics": [{"topic": "orders", "partitions": [one]}],
-    }  # fmt: skip
+    fields = fetch_of([0], bytes_max=1 << 30)
     body = bytes(codec.encode_request(1, 11, fields))
     for _ in range(12):
         slow = connect()

@@ -67,48 +67,49 @@ def beat(wire: Any, epoch: int) -> tuple[int, int]:
     return int(answer.error_code), int(answer.member_epoch)
 
 
-def test_time_goes_on_a_second_after_a_stall() -> None:
-    """Clients that were stopped with the broker send their heartbeats in that second."""
+def stalling(scene: Callable[[VirtualClock, CheckedClock], None]) -> None:
+    """Run a scene on a machine whose loop runs only when the scene reads the clock."""
 
-    async def scene() -> None:
+    async def run() -> None:
         machine = VirtualClock()
         clock = CheckedClock(machine, MemoryDisk(), Config)
         clock.start(None)
         try:
             clock._loop_time = lambda: machine.mono() / 1000
             clock.beat()
-            before = clock.mono()
-            for advance_ms, expected_ms in ((60_000, 0), (1_000, 0), (1, 1), (500, 501)):
-                machine.advance(advance_ms)
-                assert clock.mono() - before == expected_ms
-            assert clock.stalled_ms == 61_000
+            scene(machine, clock)
         finally:
             await clock.close()
 
-    asyncio.run(scene())
+    asyncio.run(run())
+
+
+def test_time_goes_on_a_second_after_a_stall() -> None:
+    """Clients that were stopped with the broker send their heartbeats in that second."""
+
+    def scene(machine: VirtualClock, clock: CheckedClock) -> None:
+        before = clock.mono()
+        for advance_ms, expected_ms in ((60_000, 0), (1_000, 0), (1, 1), (500, 501)):
+            machine.advance(advance_ms)
+            assert clock.mono() - before == expected_ms
+        assert clock.stalled_ms == 61_000
+
+    stalling(scene)
 
 
 def test_stalls_in_the_second_after_another_one_add_no_second_each() -> None:
     """The second begins again: three stalls would hold time still for three seconds."""
 
-    async def scene() -> None:
-        machine = VirtualClock()
-        clock = CheckedClock(machine, MemoryDisk(), Config)
-        clock.start(None)
-        try:
-            clock._loop_time = lambda: machine.mono() / 1000
-            clock.beat()
-            before = clock.mono()
-            for advance_ms in (60_000, 100, 60_000, 100, 60_000, 1_000):
-                machine.advance(advance_ms)
-                assert clock.mono() == before
-            machine.advance(1)
-            assert clock.mono() - before == 1
-            assert clock.stalled_ms == 180_200 + 1_000
-        finally:
-            await clock.close()
+    def scene(machine: VirtualClock, clock: CheckedClock) -> None:
+        before = clock.mono()
+        for advance_ms in (60_000, 100, 60_000, 100, 60_000, 1_000):
+            machine.advance(advance_ms)
+            assert clock.mono() == before
+        machine.advance(1)
+        assert clock.mono() - before == 1
+        assert clock.stalled_ms == 180_200 + 1_000
 
-    asyncio.run(scene())
+    stalling(scene)
 
 
 class Unread:

@@ -294,14 +294,20 @@ def test_segments_that_are_dropped_meanwhile_keep_their_copy_from_its_place() ->
     assert values(log) == [2, 3, 4, 5]
 
 
-def test_a_replacement_that_is_read_is_not_discarded() -> None:
-    """The disk stops the renaming of the others, and the next compaction fails early."""
-    disk = LosesRenames()
+def stopped_replacement(disk: LosesRenames) -> SegmentedLog:
+    """Return a log that reads a replacement, and the disk failed to rename the others."""
     log = replaced(disk, 2)
     disk.failing.add("rename")
     with pytest.raises(OSError, match="Input/output"):
         log.put_away_replaced()
     disk.failing.clear()
+    return log
+
+
+def test_a_replacement_that_is_read_is_not_discarded() -> None:
+    """The disk stops the renaming of the others, and the next compaction fails early."""
+    disk = LosesRenames()
+    log = stopped_replacement(disk)
     log.discard_replacement()
     assert values(log) == list(range(SEGMENTS))
     disk.crash(0.0)
@@ -311,11 +317,7 @@ def test_a_replacement_that_is_read_is_not_discarded() -> None:
 def test_a_replacement_that_is_read_is_not_overwritten() -> None:
     """The disk stops the renaming of the others, and the next copy has the same name."""
     disk = LosesRenames()
-    log = replaced(disk, 2)
-    disk.failing.add("rename")
-    with pytest.raises(OSError, match="Input/output"):
-        log.put_away_replaced()
-    disk.failing.clear()
+    log = stopped_replacement(disk)
     cleaned = f"{FOLDER}/{0:020d}.log.cleaned"
     disk.write(cleaned, disk.read(f"{FOLDER}/{0:020d}.log"))
     with pytest.raises(OSError, match="unfinished"):
@@ -364,11 +366,7 @@ def test_a_replacement_that_the_disk_stops_is_resumed(step: str, renames: int) -
 
 def test_the_files_of_a_replacement_that_the_disk_stops_go_when_it_is_dropped() -> None:
     disk = LosesRenames()
-    log = replaced(disk, 2)
-    disk.failing.add("rename")
-    with pytest.raises(OSError, match="Input/output"):
-        log.put_away_replaced()
-    disk.failing.clear()
+    log = stopped_replacement(disk)
     log.allow_drop(3)
     assert log.drop_segments(3) == 1
     assert not log.resume_replacement()

@@ -131,8 +131,8 @@ class Cleaner:
     async def clean_dirtiest(self, kept: Sequence[Kept]) -> bool:
         """Compact the log with the largest dirty part; whether one was.
 
-        What fails is told, and let alone for ten minutes, or for as long as the log has a damaged
-        segment; the next dirtiest then has its turn.
+        What fails is logged, and left alone for ten minutes, or for as long as the log has a
+        damaged segment; the next dirtiest then has its turn.
         """
         self._gone.clear()
         for one, dirty in await self._look(kept):

@@ -419,7 +419,7 @@ class _Poll:
         # At least one batch, unless unread responses have used up their budget.
         _read(partition, found, left, whole=self._bytes == 0 and room > 0)
         if self._bytes_min > 1:  # else any append is enough, and `may_be_ready` needs no number
-            # With an error nothing more is asked of the log, which may not even open.
+            # After an error the log is not read: it may not even open.
             is_all_seen = not found.code and found.high_watermark == partition.log.end_offset
             self._produced[index] = partition.traffic.produced_bytes if is_all_seen else -1
         found.has_aborted = self.asking.committed and not found.code

@@ -1,7 +1,7 @@
 """OffsetDelete (47): forget what a consumer group committed for partitions it does not read.
 
-What is wrong with the group is told of it alone, and nothing of any partition; otherwise partitions
-that do not exist are told of first, as Kafka does. A topic of which the request names no partition
+An error of the group is the only one in the answer, without partitions; otherwise partitions that
+do not exist come first, as in Kafka. A topic of which the request names no partition
 is in the answer, with an empty list, only where it does not exist. Source: KIP-496, KafkaApis.
 """
 
