@@ -314,6 +314,24 @@ def test_a_replacement_that_is_read_is_not_discarded() -> None:
     assert values(opened(disk)) == list(range(SEGMENTS))
 
 
+def test_a_replacement_that_has_its_name_is_not_put_away() -> None:
+    """A rename took effect, and the disk reported an error, as network file systems may."""
+    disk = LosesRenames()
+    log = replaced(disk, 2)
+    renamed = log.put_away_replaced()
+    disk.failing.add("rename")
+    with pytest.raises(OSError, match="Input/output"):
+        log.finish_replacement(renamed)
+    disk.failing.clear()
+    path = f"{FOLDER}/{0:020d}.log"
+    disk.rename(f"{path}.swap", path)
+    assert log.resume_replacement()
+    with pytest.raises(OSError, match="a staged segment is gone"):
+        log.put_away_replaced()
+    assert disk.exists(path)
+    assert values(opened(disk)) == list(range(SEGMENTS))
+
+
 def test_a_replacement_that_is_read_is_not_overwritten() -> None:
     """The disk stops the renaming of the others, and the next copy has the same name."""
     disk = LosesRenames()

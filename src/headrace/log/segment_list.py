@@ -202,7 +202,15 @@ class SegmentList:
         segment.release()
 
     def _put_away_replaced(self) -> list[str]:
-        """Rename the files of replaced segments that are not renamed yet; return all names."""
+        """Rename the files of replaced segments that are not renamed yet; return all names.
+
+        Raises: OSError, also where the file that took their place is gone: it may have its name
+        already, which one of them had.
+        """
+        assert self._unfinished is not None, "a replacement is unfinished"
+        staged = self._unfinished.file_path
+        if not self._disk.exists(staged):
+            raise FileNotFoundError(errno.ENOENT, "a staged segment is gone", staged)
         renamed: list[str] = []
         for segment in self._replaced:
             for path in (segment.file_path, *(segment.path + suffix for suffix in SUFFIXES)):

@@ -34,7 +34,7 @@ from headrace.core.fetch_session import (
     SessionTold,
     Told,
 )
-from headrace.core.types import after, elapsed_ms
+from headrace.core.types import MonoMs, after, elapsed_ms
 from headrace.log.api import OffsetOutOfRange
 from headrace.log.buggify import buggify
 
@@ -113,10 +113,11 @@ async def _look(poll: "_Poll", services: Services) -> None:
             await poll.pause()
 
 
-async def _look_again(poll: "_Poll") -> None:
-    """Look at what has moved, until there is enough or nothing moved in a pause."""
+async def _look_again(poll: "_Poll", services: Services, deadline: MonoMs) -> None:
+    """Look at what has moved until there is enough, the time is up, or nothing moved meanwhile."""
     while await poll.look_again() and not poll.is_ready():
-        pass
+        if elapsed_ms(services.clock.mono(), deadline) <= 0:
+            break
 
 
 def _begun(
@@ -149,7 +150,8 @@ def _begun(
 
 async def _when_ready(poll: "_Poll", services: Services) -> Answer:
     deadline = after(services.clock.mono(), poll.asking.wait_ms_max)
-    await _look_again(poll)  # something may have come before this task began to run
+    # Something may have come before this task began to run.
+    await _look_again(poll, services, deadline)
     if poll.is_ready() or services.waits.is_full:
         return await _large_answer(poll, services)
     with services.waits.watch(poll.keys(), poll.may_be_ready) as watch:
@@ -160,7 +162,7 @@ async def _when_ready(poll: "_Poll", services: Services) -> Answer:
             if poll.has_let_go:
                 poll.begin_again()
                 await _look(poll, services)
-            await _look_again(poll)  # also for what came between two portions
+            await _look_again(poll, services, deadline)  # also for what came between two portions
             if time_is_up:
                 break
     return await _large_answer(poll, services)
