@@ -311,6 +311,54 @@ def test_a_fetch_of_much_is_read_in_portions(
     assert max(portions) < 60_000
 
 
+def test_fetches_that_wait_for_their_turn_hold_no_more_than_their_budget(
+    connecting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large messages are built one after the other, and those behind hold what they have read."""
+    polls: list[Any] = []
+    held: list[int] = []
+    services: list[Any] = []
+    create, pause, encoded = fetch._Poll.__init__, fetch._Poll.pause, fetch.encoded
+
+    def created(poll: Any, *args: Any) -> None:
+        create(poll, *args)
+        polls.append(poll)
+        services.append(poll._services)
+
+    def look() -> None:
+        held.append(sum(len(one.records) for poll in polls for one in poll.found))
+
+    async def paused(poll: Any) -> None:
+        look()
+        await pause(poll)
+
+    def noted(asking: Any, found: Any, session_id: int) -> Any:
+        look()
+        polls[:] = [one for one in polls if one.asking is not asking]
+        return encoded(asking, found, session_id)
+
+    monkeypatch.setattr(fetch._Poll, "__init__", created)
+    monkeypatch.setattr(fetch._Poll, "pause", paused)
+    monkeypatch.setattr(fetch, "encoded", noted)
+    count, limit, each = budgets.PORTION + 1, 1_000_000, 100_000
+    settings = {"headrace.queued.max.response.bytes": limit}
+    with headrace.Broker(settings=settings) as broker, connecting(broker) as connect:
+        wire = connect()
+        wire.create("orders", num_partitions=count)
+        records = batches.build([Record(0, 1000, None, bytes(each))])
+        for number in range(4):
+            topics = [{"name": "orders", "partition_data": [{"index": number, "records": records}]}]
+            wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
+        body = bytes(codec.encode_request(1, 11, fetch_of(range(count), max_wait=0)))
+        clients = [connect() for _ in range(20)]
+        for client in clients:
+            client.send(1, 11, body)
+        for client in clients:
+            client.receive()
+        until(lambda: services[0].budgets.held_bytes == 0)
+    assert limit // 4 < max(held) <= limit + each
+
+
 @pytest.mark.parametrize(
     ("key", "version", "reason"),
     [(999, 0, "API key 999 is not served"), (3, 99, "Metadata version 99"),
@@ -387,6 +435,8 @@ def test_a_fetch_gets_a_part_of_what_is_left() -> None:
     assert found.fetch_bytes_max == budgets.READ_BYTES_MAX
     found.response_bytes = 600_000
     assert found.fetch_bytes_max == 200_000
+    found.held_bytes = 300_000
+    assert found.fetch_bytes_max == 50_000
     found.response_bytes = 1_200_000
     assert found.fetch_bytes_max == 0
 

@@ -1,10 +1,18 @@
 """Both disks keep the same promises; one has faults on order."""
 
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from headrace.log.api import Disk
+from headrace.log.api import DamagedBlockError, Disk
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
-from headrace.log.os_disk import SystemClock
+from headrace.log.os_disk import OsDisk, SystemClock
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+from headrace.wire.batches import Record
 
 
 def test_a_file_grows_at_its_end(disk: Disk) -> None:
@@ -50,6 +58,34 @@ def test_names_of_files_and_folders(disk: Disk) -> None:
         disk.read("top")
     with pytest.raises(FileNotFoundError):
         disk.rename("top", "other")
+
+
+def test_a_file_of_which_the_disk_says_nothing_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that fails is an error of the disk; "missing" would be reported as damage."""
+    disk = OsDisk(tmp_path)
+    log = SegmentedLog(disk, "orders-0", segment_bytes=100)
+    for _ in range(2):
+        data = bytearray(batches.build([Record(0, 1, None, b"v" * 100)]))
+        log.append(data, batches.headers(data))
+    next(iter(log._segments)).release()
+    stat = os.stat
+
+    def fails(path: Any, *args: Any, **named: Any) -> os.stat_result:
+        if str(path).endswith(".log"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return stat(path, *args, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", fails)
+        with pytest.raises(PermissionError) as caught:
+            log.read_bytes(0, 1)
+        assert not isinstance(caught.value, DamagedBlockError)
+    assert log.read_bytes(0, 1)
+    log.close()
+    assert not disk.exists("orders-0/none")
+    assert not disk.exists(f"orders-0/{0:020d}.log/none")
 
 
 def test_a_write_replaces_the_whole_file(disk: Disk) -> None:

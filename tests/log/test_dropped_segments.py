@@ -176,6 +176,77 @@ def test_a_permission_that_was_not_used_before_a_crash_is_used_at_the_next_start
     assert leftovers(disk) == []
 
 
+class StopsRenames(LosesRenames):
+    """Renames fail once `left` of them took effect; the next one may take effect all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 99
+        self.takes_effect = False
+
+    def rename(self, old: str, new: str, *, durable: bool = True) -> None:
+        self.left -= 1
+        if self.left >= 0 or self.takes_effect:
+            super().rename(old, new, durable=durable)
+        if self.left < 0:
+            self.takes_effect = False
+            raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("takes_effect", [False, True])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_drop_that_the_disk_stops_is_repeated(*, is_replaced: bool, takes_effect: bool) -> None:
+    """After any rename, also on a file system that reports an error of a rename that it did."""
+    removed: list[str] = []
+
+    def scene(renames: int) -> tuple[StopsRenames, bool]:
+        disk = StopsRenames()
+        log = replaced(disk, 2) if is_replaced else filled(disk)
+        log.sync()
+        log._segments._dropped = removed.extend
+        if is_replaced:
+            disk.left = 0
+            with pytest.raises(OSError, match="Input/output"):
+                log.put_away_replaced()
+        log.allow_drop(3)
+        disk.left, disk.takes_effect = renames, takes_effect
+        try:
+            stopped = not log.drop_segments(3)
+        except OSError:
+            stopped = True
+            first = log.segments()[0]
+            assert log.segment_at(first.file_path) is None  # nobody reports it as damaged
+        disk.left = 99
+        log.drop_segments(3)
+        assert (log.start_offset, values(log)) == (3, [3, 4, 5])
+        older = [one for one in disk.list(FOLDER) if one[:20].isdecimal() and int(one[:20]) < 3]
+        assert not [one for one in older if not one.endswith((".deleted", ".snapshot"))]
+        assert sorted(set(removed)) == [
+            f"{FOLDER}/{name}" for name in disk.list(FOLDER) if name.endswith(".deleted")
+        ]
+        return disk, stopped
+
+    for renames in range(99):
+        removed.clear()
+        disk, stopped = scene(renames)
+        disk.crash(0.0)
+        again = opened(disk)
+        assert values(again) == [3, 4, 5]
+        again.close()
+        if not stopped:
+            break
+    assert renames >= 3
+
+
+def test_a_segment_whose_file_is_missing_is_dropped() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    disk.remove(log.segments()[0].file_path)
+    log.allow_drop(DROPPED)
+    assert log.drop_segments(DROPPED) == DROPPED
+    assert log.start_offset == DROPPED
+
+
 def test_everything_is_dropped_but_an_empty_segment() -> None:
     disk = LosesRenames()
     log = filled(disk)
@@ -346,22 +417,31 @@ def test_a_replacement_that_is_read_is_not_overwritten() -> None:
     assert values(opened(disk)) == list(range(SEGMENTS))
 
 
+def test_files_of_a_replacement_that_are_removed_late_are_not_those_of_the_next() -> None:
+    disk = LosesRenames()
+    log = replaced(disk, 2)
+    waiting: list[str] = []
+    log._segments._dropped = waiting.extend
+    log.finish_replacement(log.put_away_replaced())
+    path = f"{FOLDER}/{0:020d}.log"
+    disk.write(f"{path}.cleaned", disk.read(path))
+    log.prepare([0], f"{path}.cleaned")
+    staged = disk.read(f"{path}.swap.checksums")
+    assert staged
+    for one in waiting:
+        disk.remove(one)
+    assert disk.read(f"{path}.swap.checksums") == staged
+    assert log.take_place([0])
+    assert values(log) == list(range(SEGMENTS))
+
+
 @pytest.mark.parametrize("step", ["put_away_replaced", "finish_replacement"])
 @pytest.mark.parametrize("renames", range(4))
 def test_a_replacement_that_the_disk_stops_is_resumed(step: str, renames: int) -> None:
     """Some of the files have their new names already, which a power cut may take back."""
 
-    class Stops(LosesRenames):
-        left = 99
-
-        def rename(self, old: str, new: str, *, durable: bool = True) -> None:
-            self.left -= 1
-            if self.left < 0:
-                raise OSError(errno.EIO, "Input/output error")
-            super().rename(old, new, durable=durable)
-
-    def scene() -> Stops:
-        disk = Stops()
+    def scene() -> StopsRenames:
+        disk = StopsRenames()
         log = replaced(disk, 2)
         names = log.put_away_replaced() if step == "finish_replacement" else []
         disk.left = renames if step == "put_away_replaced" else 0

@@ -4,8 +4,9 @@ Any client may send any request, so each cost has a bound that holds before the 
 
 - bytes of requests (`queued.max.request.bytes`): incomplete and unanswered frames. Connections with
   less than `LIGHT_BYTES` are not counted; their number is bounded by `max.connections`.
-- bytes of responses (`headrace.queued.max.response.bytes`): what clients have not read yet. A fetch
-  gets at most half of what is left, so one slow reader cannot take all of it.
+- bytes of responses (`headrace.queued.max.response.bytes`): what clients have not read yet, and
+  what fetches hold that are not answered yet. A fetch gets at most half of what is left, so one
+  slow reader cannot take all of it.
 - large messages: a request that is large is decoded in a thread, a response with many elements is
   built in portions and encoded in a thread, and only one message at a time. Small requests have
   their turn between two portions, however many large requests there are.
@@ -52,6 +53,7 @@ class Budgets:
         self._threads = threads
         self.request_bytes = 0
         self.response_bytes = 0
+        self.held_bytes = 0  # of records that fetches have read, and hold while others have a turn
         self._one_large = asyncio.Lock()
 
     @property
@@ -63,7 +65,7 @@ class Budgets:
 
     @property
     def response_bytes_max(self) -> int:
-        """Limit of `response_bytes`."""
+        """Limit of `response_bytes` and `held_bytes` together."""
         limit = self._config().queued_response_bytes
         return _NO_LIMIT if limit < 0 else limit
 
@@ -76,9 +78,10 @@ class Budgets:
         most = self._config().fetch_max_bytes
         if most > READ_BYTES_MAX:
             most = READ_BYTES_MAX
-        if not self.response_bytes:
+        used = self.response_bytes + self.held_bytes
+        if not used:
             return most
-        return max(0, min(most, (self.response_bytes_max - self.response_bytes) // 2))
+        return max(0, min(most, (self.response_bytes_max - used) // 2))
 
     @asynccontextmanager
     async def one_large(self) -> AsyncIterator[None]:

@@ -172,6 +172,8 @@ class Cleaner:
                 continue
             try:
                 await _finish_replacement(opened)
+                if self._closed or one.name in self._gone:
+                    continue
                 if await _seal_overdue(opened, rules, proven):
                     dirty = measure(opened, cleaned_to, rules, proven)
                 dirty = with_lag(dirty, opened, rules, proven)

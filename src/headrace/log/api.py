@@ -48,7 +48,9 @@ class Disk(Protocol):
     def open(self, path: str) -> File:
         """Open for reading and appending; created, with its folders, when absent."""
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Return whether a file or folder is there; OSError where the disk does not say."""
+
     def list(self, folder: str) -> list[str]:
         """Names in a folder, sorted; none when it does not exist."""
 

@@ -134,7 +134,11 @@ class OsDisk:
         return file
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self._at(path))
+        try:
+            os.stat(self._at(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def list(self, folder: str) -> list[str]:
         try:

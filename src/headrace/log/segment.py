@@ -546,7 +546,8 @@ class Segment:
         index = self._indexed(digests)
         if found is not None and found.blocks.differing(digests) is not None:
             log.warning(
-                "%s.checksums: does not agree with the log; the next start verifies the segment",
+                "%s.checksums: does not agree with the log; the next start verifies the segment, "
+                "or refuses it where they are of a longer file",
                 self.path,
             )
             self._saved_size = -1

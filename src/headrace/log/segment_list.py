@@ -49,13 +49,13 @@ class SegmentList:
             yield segment
 
     def segment_at(self, path: str) -> Segment | None:
-        """Return the segment whose file stands at `path`, None without one."""
+        """Return the segment whose file stands at `path`, None without one that is kept."""
         digits = path.rpartition("/")[2].partition(".")[0]
         if not digits.isdecimal():
             return None
         base_offset = int(digits)
         segment = self._segments[max(bisect_right(self.bases, base_offset) - 1, 0)]
-        return segment if segment.file_path == path else None
+        return segment if segment.file_path == path and not segment.is_let_go else None
 
     def append(self, segment: Segment) -> None:
         """Go on with a further segment; the last one is sealed."""
@@ -76,17 +76,20 @@ class SegmentList:
         """Drop the first segment if it is sealed and lies wholly below `until`; nothing is synced.
 
         The recovery point has given it up: whatever a power cut takes back, no opening uses it.
+        May be repeated where the disk failed.
         """
         oldest = self._segments[0]
         if oldest is self.active or oldest.end_offset > until:
             return False
-        renamed: list[str] = []
+        paths: list[str] = []
         if oldest is self._unfinished:
             if self._is_finishing:
                 return False
-            renamed = [*self._put_away_replaced(), oldest.file_path + checksums.SUFFIX]
+            paths = [*self._replaced_paths(), oldest.file_path + checksums.SUFFIX]
         self._let_go(oldest)
-        self._dropped([*renamed, *self._put_away(oldest)])
+        # Until the last rename the segment can be read.
+        paths += [*_derived_paths(oldest), oldest.file_path]
+        self._dropped(self._put_away(paths))
         if oldest is self._unfinished:
             self._unfinished, self._replaced = None, ()
         del self._segments[0], self.bases[0]
@@ -146,11 +149,16 @@ class SegmentList:
         """Rename the files of replaced segments, durably; for a thread. Returns the new names.
 
         May be repeated where the disk failed.
+
+        Raises: OSError, also where the file that took their place is gone: it may have its name
+        already, which one of them had.
         """
         fresh = self._unfinished
         if fresh is None:
             return []
-        renamed = self._put_away_replaced()
+        if not self._disk.exists(fresh.file_path):
+            raise FileNotFoundError(errno.ENOENT, "a staged segment is gone", fresh.file_path)
+        renamed = self._put_away(self._replaced_paths())
         # The new one is found already; one sync of the folder is enough for all of these. It is
         # that of a rename without effect, as those before may be from an earlier attempt.
         self._disk.rename(fresh.file_path, fresh.file_path)
@@ -161,13 +169,14 @@ class SegmentList:
         fresh = self._unfinished
         if fresh is None:
             return
-        staged = fresh.file_path + checksums.SUFFIX
+        # Under its own name, the removal could come after the next replacement wrote it again.
+        staged = self._put_away([fresh.file_path + checksums.SUFFIX])
         self._disk.rename(fresh.file_path, f"{fresh.path}.log", durable=False)
         fresh.file_path = f"{fresh.path}.log"
         self._unfinished, self._replaced = None, ()
         try_to_save_index(fresh)
         self._use(fresh)
-        self._dropped([*replaced, staged])
+        self._dropped([*replaced, *staged])
 
     def leave_unfinished(self) -> None:
         """Stop a replacement where the disk failed: `resume` goes on, else the next opening."""
@@ -201,38 +210,30 @@ class SegmentList:
         segment.is_let_go = True
         segment.release()
 
-    def _put_away_replaced(self) -> list[str]:
-        """Rename the files of replaced segments that are not renamed yet; return all names.
+    def _replaced_paths(self) -> list[str]:
+        return [path for one in self._replaced for path in (one.file_path, *_derived_paths(one))]
 
-        Raises: OSError, also where the file that took their place is gone: it may have its name
-        already, which one of them had.
+    def _put_away(self, paths: Sequence[str]) -> list[str]:
+        """Rename files, so that no opening finds them; return the names of those there are.
+
+        Files that are renamed already are left so.
         """
-        assert self._unfinished is not None, "a replacement is unfinished"
-        staged = self._unfinished.file_path
-        if not self._disk.exists(staged):
-            raise FileNotFoundError(errno.ENOENT, "a staged segment is gone", staged)
         renamed: list[str] = []
-        for segment in self._replaced:
-            for path in (segment.file_path, *(segment.path + suffix for suffix in SUFFIXES)):
-                if self._disk.exists(path):
-                    self._disk.rename(path, path + DELETED, durable=False)
-                if self._disk.exists(path + DELETED):
-                    renamed.append(path + DELETED)
-        return renamed
-
-    def _put_away(self, segment: Segment) -> list[str]:
-        """Rename a segment's files, so that no opening finds it; return their names."""
-        self._disk.rename(segment.file_path, segment.file_path + DELETED, durable=False)
-        renamed = [segment.file_path + DELETED]
-        for path in (segment.path + suffix for suffix in SUFFIXES):
+        for path in paths:
             if self._disk.exists(path):
                 self._disk.rename(path, path + DELETED, durable=False)
-                renamed.append(path + DELETED)
+            elif not self._disk.exists(path + DELETED):
+                continue
+            renamed.append(path + DELETED)
         return renamed
 
     def _remove(self, paths: Sequence[str]) -> None:
         for path in paths:
             self._disk.remove(path)
+
+
+def _derived_paths(segment: Segment) -> list[str]:
+    return [segment.path + suffix for suffix in SUFFIXES]
 
 
 def try_to_save_index(segment: Segment) -> None:

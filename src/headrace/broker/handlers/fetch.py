@@ -60,12 +60,12 @@ def handle(request: Request, services: Services) -> Answering:
     poll = _Poll(asking, *begun, services)
     if len(poll.found) == 1:
         if not poll.look_at(0):
-            return _in_portions(poll, services)
+            return _later(poll, services)
     elif len(poll.found) > LOOK_PORTION or not poll.look(LOOK_PORTION):
-        return _in_portions(poll, services)
+        return _later(poll, services)
     if poll.is_ready():
         return _answer(poll, services)
-    return _when_ready(poll, services)
+    return _later(poll, services, is_read=True)
 
 
 async def _large(request: Request, services: Services) -> Answer:
@@ -77,7 +77,7 @@ async def _large(request: Request, services: Services) -> Answer:
     if isinstance(begun, Raw):
         return begun
     poll = await budgets.in_thread(partial(_Poll, asking, *begun, services))
-    return await _in_portions(poll, services)
+    return await _later(poll, services)
 
 
 def _decoded_once_each(request: Request) -> FetchRequest:
@@ -91,12 +91,20 @@ def _once_each(asked: Sequence[Asked]) -> list[Asked]:
     return list({one.key: one for one in asked}.values())
 
 
-async def _in_portions(poll: "_Poll", services: Services) -> Answer:
-    """Look at many partitions, with pauses, then answer."""
-    await _look(poll, services)
-    if poll.is_ready():
-        return await _large_answer(poll, services)
-    return await _when_ready(poll, services)
+async def _later(poll: "_Poll", services: Services, *, is_read: bool = False) -> Answer:
+    """Answer with pauses: a poll of many partitions, or one that waits for more.
+
+    Args:
+        is_read: Whether all partitions have been read.
+    """
+    try:
+        if not is_read:
+            await _look(poll, services)
+            if poll.is_ready():
+                return await _large_answer(poll, services)
+        return await _when_ready(poll, services)
+    finally:
+        poll.release()
 
 
 async def _look(poll: "_Poll", services: Services) -> None:
@@ -108,6 +116,7 @@ async def _look(poll: "_Poll", services: Services) -> None:
         if poll.look(LOOK_PORTION):
             return
         await poll.pause()
+    poll.hold()
     async with services.budgets.one_large():
         while not poll.look(LOOK_PORTION):
             await poll.pause()
@@ -179,6 +188,7 @@ async def _large_answer(poll: "_Poll", services: Services) -> Raw:
     """As `_answer`, for many partitions in portions."""
     if len(poll.found) <= PORTION:
         return _answer(poll, services)
+    poll.hold()
     async with services.budgets.one_large():
         session_id = _answered_session(poll, services)
         told: list[Found] = []
@@ -250,8 +260,9 @@ class _Poll:
     """One request, what was found for it so far, and where."""
 
     __slots__ = (
-        "_bytes", "_bytes_min", "_coming", "_coming_bytes", "_failed", "_indexes", "_let_go",
-        "_looked", "_produced", "_services", "_tried", "asking", "found", "partitions", "session",
+        "_bytes", "_bytes_min", "_coming", "_coming_bytes", "_failed", "_held", "_indexes",
+        "_let_go", "_looked", "_produced", "_services", "_tried", "asking", "found", "partitions",
+        "session",
     )  # fmt: skip
 
     def __init__(
@@ -272,6 +283,7 @@ class _Poll:
         self._bytes = 0
         self._failed = False
         self._let_go = False  # of records that were found
+        self._held = 0  # bytes of them that the budget counts
         self._looked = 0  # partitions that were looked at, in order
         self._tried = -1  # the partition whose log was opened last, or could not be
         self._indexes = _NO_INDEXES  # of partitions that are waited for
@@ -299,6 +311,7 @@ class _Poll:
 
     async def pause(self) -> None:
         """Let others have their turn, and open the log at which the look ended, if that is why."""
+        self.hold()
         next_partition = self.partitions[self._looked]
         if next_partition is not None and next_partition.must_open:
             self._tried = self._looked
@@ -320,6 +333,18 @@ class _Poll:
             self._let_go = True
             for one in self.found:
                 one.records = b""
+        self.hold()
+
+    def hold(self) -> None:
+        """Count the records that were found, before others have their turn."""
+        held = 0 if self._let_go else self._bytes
+        self._services.budgets.held_bytes += held - self._held
+        self._held = held
+
+    def release(self) -> None:
+        """Count them no longer: they are answered, or dropped."""
+        self._services.budgets.held_bytes -= self._held
+        self._held = 0
 
     @property
     def has_let_go(self) -> bool:
@@ -353,6 +378,7 @@ class _Poll:
                 known.start_offset,
             ):
                 if looked >= LOOK_PORTION or self._bytes >= bytes_max:
+                    self.hold()
                     await asyncio.sleep(0)
                     has_paused, looked, bytes_max = True, 0, self._bytes + READ_PORTION_BYTES
                 self._bytes -= len(one.records)
