@@ -4,7 +4,8 @@ What cannot be read is replaced by an empty batch over its offsets, as compactio
 readers pass over it, and the offsets behind it stay what they were. Where only the parts of a
 header are damaged that follow from its place in the log (offset, size, epoch, magic), the batch is
 recovered. Compaction leaves gaps: a batch with a damaged offset and room for others beside it could
-stand at several offsets, and is lost.
+stand at several offsets, and is lost. Where the offsets of two intact batches contradict each other
+and either batch could stand elsewhere, both are lost: no record may get a wrong offset.
 """
 
 from collections.abc import Iterator
@@ -108,8 +109,13 @@ def _copy(
         if batch is not None and is_last and not damaged:
             # No compaction left a gap here, so the offset is damaged.
             batch = batch if _base_offset(batch) == expected else None
+        begin = position + 1
+        if batch is not None:
+            doubtful_end = _doubtful_end(source, position, size, expected, end_offset)
+            if doubtful_end > position:
+                batch, begin = None, doubtful_end
         if batch is None:
-            following = damage.next_batch(source.pread, position + 1, size, found.end_offset)
+            following = damage.next_batch(source.pread, begin, size, found.end_offset)
             # Only of the end of a log compaction has removed nothing.
             limit = None if is_last and not damaged else _limit(source, following, end_offset)
             batch = _recovered(source, position, following or size, expected, limit)
@@ -144,12 +150,39 @@ def _intact(
         return None
     is_placed = header.base_offset >= expected and header.leader_epoch == _EPOCH
     fits = end_offset is None or header.last_offset < end_offset
-    if header.base_offset > expected and position + header.size < size:
-        # A damaged offset can still be a plausible one: the batch behind must not come before it.
-        following = source.pread(HEADER_BYTES, position + header.size)
-        with_next = _base_offset(following)
-        fits = fits and (with_next is None or with_next > header.last_offset)
     return data if is_placed and fits and header.last_offset_delta >= 0 else None
+
+
+def _doubtful_end(
+    source: File, position: int, size: int, expected: int, end_offset: int | None
+) -> int:
+    """Return where the batches end, from the intact one at `position` on, that cannot be kept.
+
+    An offset behind a gap may be damaged although it is plausible; the offset of the next batch
+    shows it, unless that one is damaged. Only a batch that fits elsewhere can have a damaged
+    offset: the first batch lower, or the next batch higher.
+
+    Returns:
+        `position` where the offset is right, the end of the batch where it is damaged, and the end
+        of the next batch where either offset may be damaged.
+    """
+    header = batches.read_header(source.pread(HEADER_BYTES, position))
+    behind = position + header.size
+    next_offset = _base_offset(source.pread(HEADER_BYTES, behind))
+    if next_offset is None or next_offset > header.last_offset:
+        return position
+    if expected + header.last_offset_delta >= next_offset:
+        return position
+    data = _intact(source, behind, size, 0, None)
+    if data is None:
+        return position
+    following = batches.read_header(data)
+    end = behind + following.size
+    limit = _limit(source, end if end < size else None, end_offset)
+    is_second_right = (
+        limit is not None and header.last_offset + following.last_offset_delta + 1 >= limit
+    )
+    return behind if is_second_right else end
 
 
 def _recovered(
