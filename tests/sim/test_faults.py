@@ -8,7 +8,7 @@ import pytest
 
 import headrace
 from headrace.core.catalog import Resource, SetConfigs
-from headrace.folder.repair import Repair
+from headrace.folder.repair import Action, Repair
 from headrace.log import buggify
 from headrace.log.api import CorruptFileError
 from headrace.log.checksums import MOVED
@@ -305,6 +305,22 @@ def test_a_record_of_the_active_segment_supersedes_none(
         if is_sealed:
             files["table-0/00000000000000000005.log"] = b""
     assert _lost_by_repair(before, after, monkeypatch) == lost
+
+
+def test_a_repair_that_gives_a_record_another_offset_is_reported() -> None:
+    """Also where the offset is one that compaction removed, and the record is reported as lost."""
+    path = "table-0/00000000000000000000.log"
+    former = batches.build([batches.Record(0, 0, b"a", b"former")], base_offset=0)
+    record = batches.Record(0, 0, b"b", b"last")
+    written = former + batches.build([record], base_offset=3)
+    kept = former + batches.build([record], base_offset=2)
+    before, after = {path: written}, {path: kept, f"{path}.torn.0": written}
+    world = World(0, options=calm(0))
+    done = Repair([Action(path, "rewrite the segment", ((1, 1), (3, 3)))])
+    world.operator._account(done, before, before, before)
+    assert not world.bugs
+    world.operator._account(done, before, before, after)
+    assert world.bugs == ["a repair moved record table-0@3 to 2"]
 
 
 def _compaction(

@@ -4,8 +4,9 @@ A broker that refuses a file, or that reports damage, is stopped. The operator r
 the damaged file, or repairs the data folder with the shipped code and goes on with what is left.
 Where a journal is damaged on which the auditor's promises rest, the repair is tried on a copy of
 the folder, and the file is restored. After each repair every record must be unchanged or among
-those that the repair reports as lost, every byte that was cut off must be in a copy, and the check
-must be clean. Under `fsync` no acknowledged record may be lost whose batch is whole.
+those that the repair reports as lost, none may have another offset, every byte that was cut off
+must be in a copy, and the check must be clean. Under `fsync` no acknowledged record may be lost
+whose batch is whole.
 """
 
 import math
@@ -223,12 +224,20 @@ class Operator:
                         bug(f"a repair changed record {folder}@{offset}")
                 elif not _covers(lost.get(folder, ()), offset) and done.is_complete:
                     bug(f"a repair lost record {folder}@{offset} without a report: {lost}")
+        self._require_unmoved(written, kept)
         if self._world.options.fsync:
             self._require_promised(written, sound, before, kept)
         for path, data in before.items():
             is_rebuilt = path.removesuffix(DELETED).endswith(_REBUILT)
             if not is_rebuilt and not _is_kept(path, data, after):
                 bug(f"a repair changed {path} without a copy")
+
+    def _require_unmoved(self, written: _Records, kept: _Records) -> None:
+        """Check that each record which is still there has its offset."""
+        for folder, records in written.items():
+            if _place(folder) in self._world.record_places():
+                for former, offset in _moved(records, kept.get(folder, {})):
+                    self._world.bug(f"a repair moved record {folder}@{former} to {offset}")
 
     def _require_promised(
         self,
@@ -332,6 +341,21 @@ def _records(files: Mapping[str, bytes], *, past_damage: bool = False) -> _Recor
             for record in batches.records(data[position : position + header.size]):
                 rows[record.offset] = record.value, record.key, record.timestamp
     return found
+
+
+def _moved(written: Mapping[int, Any], kept: Mapping[int, Any]) -> Iterator[tuple[int, int]]:
+    """Yield the former and the present offset of each record whose offset a repair changed.
+
+    Values are unique, except those of tombstones, which are left out.
+    """
+    offsets: dict[Any, set[int]] = {}
+    for offset, record in written.items():
+        if record[0] is not None:
+            offsets.setdefault(record, set()).add(offset)
+    for offset, record in kept.items():
+        former = offsets.get(record, {offset})
+        if offset not in former:
+            yield min(former), offset
 
 
 def _deleting(files: Mapping[str, bytes]) -> set[str]:
