@@ -17,7 +17,7 @@ from headrace.broker import budgets, topic_patterns
 from headrace.broker.budgets import Budgets
 from headrace.broker.config import Config
 from headrace.broker.decoding_threads import DecodingThreads
-from headrace.broker.handlers import fetch, offset_commit
+from headrace.broker.handlers import fetch, fetch_messages, offset_commit
 from headrace.broker.loop_stalls import STALL_SECONDS, LoopStalls
 from headrace.broker.topic_patterns import Patterns, matching
 from headrace.core.errors import Refused, Why
@@ -318,7 +318,7 @@ def test_fetches_that_wait_for_their_turn_hold_no_more_than_their_budget(
     polls: list[Any] = []
     held: list[int] = []
     services: list[Any] = []
-    create, pause, encoded = fetch._Poll.__init__, fetch._Poll.pause, fetch.encoded
+    create, pause, encoded = fetch._Poll.__init__, fetch._Poll.pause, fetch_messages.encoded
 
     def created(poll: Any, *args: Any) -> None:
         create(poll, *args)
