@@ -151,8 +151,9 @@ def test_a_fetch_sees_what_came_between_two_portions(
     wire.create("orders", num_partitions=budgets.PORTION + 1)
     looked, looks, original = threading.Event(), [0], fetch._look
 
-    async def look(poll: Any, services: Any) -> None:
-        await original(poll, services)
+    async def look(poll: Any) -> None:
+        await original(poll)
+        services = poll._services
         looks[0] += 1
         if looks[0] == 1:
             return
@@ -311,13 +312,16 @@ def test_a_fetch_of_much_is_read_in_portions(
     assert max(portions) < 60_000
 
 
-def test_fetches_that_wait_for_their_turn_hold_no_more_than_their_budget(
-    connecting: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("count", "portion"), [(budgets.PORTION + 1, 50), (10, 1)])
+@pytest.mark.parametrize("waits", [False, True])
+def test_fetches_that_wait_for_their_turn_hold_no_records(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, count: int, portion: int, *, waits: bool
 ) -> None:
-    """Large messages are built one after the other, and those behind hold what they have read."""
+    """One holds many, also where all are woken together, and all get what they ask for."""
     polls: list[Any] = []
     held: list[int] = []
     services: list[Any] = []
+    clients, parts, each = 20, 4, 100_000
     create, pause, encoded = fetch._Poll.__init__, fetch._Poll.pause, fetch_messages.encoded
 
     def created(poll: Any, *args: Any) -> None:
@@ -340,23 +344,29 @@ def test_fetches_that_wait_for_their_turn_hold_no_more_than_their_budget(
     monkeypatch.setattr(fetch._Poll, "__init__", created)
     monkeypatch.setattr(fetch._Poll, "pause", paused)
     monkeypatch.setattr(fetch, "encoded", noted)
-    count, limit, each = budgets.PORTION + 1, 1_000_000, 100_000
-    settings = {"headrace.queued.max.response.bytes": limit}
-    with headrace.Broker(settings=settings) as broker, connecting(broker) as connect:
-        wire = connect()
-        wire.create("orders", num_partitions=count)
-        records = batches.build([Record(0, 1000, None, bytes(each))])
-        for number in range(4):
-            topics = [{"name": "orders", "partition_data": [{"index": number, "records": records}]}]
-            wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
-        body = bytes(codec.encode_request(1, 11, fetch_of(range(count), max_wait=0)))
-        clients = [connect() for _ in range(20)]
-        for client in clients:
-            client.send(1, 11, body)
-        for client in clients:
-            client.receive()
-        until(lambda: services[0].budgets.held_bytes == 0)
-    assert limit // 4 < max(held) <= limit + each
+    monkeypatch.setattr(fetch, "LOOK_PORTION", portion)
+    wire = connect()
+    wire.create("orders", num_partitions=count)
+    records = batches.build([Record(0, 1000, None, bytes(each))])
+
+    def produce(indexes: Iterable[int]) -> None:
+        named = [{"index": index, "records": records} for index in indexes]
+        topics = [{"name": "orders", "partition_data": named}]
+        wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
+
+    produce(range(0 if waits else parts))
+    asked = fetch_of(range(count), max_wait=2 * WAIT_SECONDS * 1000, min_bytes=parts * each)
+    consumers = [connect() for _ in range(clients)]
+    for consumer in consumers:
+        consumer.send(1, 11, bytes(codec.encode_request(1, 11, asked)))
+    if waits:
+        until(lambda: len(polls) == clients and all(poll._coming is not None for poll in polls))
+        produce(range(parts))
+    for consumer in consumers:
+        consumer.socket.settimeout(WAIT_SECONDS)
+        assert len(consumer.receive()[1]) > parts * each
+    until(lambda: not services[0].budgets.fetches_wait)
+    assert parts * each <= max(held) <= (parts + 1) * each
 
 
 @pytest.mark.parametrize(
@@ -435,8 +445,6 @@ def test_a_fetch_gets_a_part_of_what_is_left() -> None:
     assert found.fetch_bytes_max == budgets.READ_BYTES_MAX
     found.response_bytes = 600_000
     assert found.fetch_bytes_max == 200_000
-    found.held_bytes = 300_000
-    assert found.fetch_bytes_max == 50_000
     found.response_bytes = 1_200_000
     assert found.fetch_bytes_max == 0
 

@@ -67,6 +67,7 @@ def _compact(disk: MemoryDisk, log: SegmentedLog, now: int) -> None:
         assert work.put(group)
         work.put_away(group)
         work.finish(group)
+        work.tidy(group)
 
 
 def shape(header: BatchHeader) -> BatchHeader:

@@ -68,6 +68,7 @@ def compact() -> Compact:
             assert work.put(group)
             work.put_away(group)
             work.finish(group)
+            work.tidy(group)
         if tally is not None:
             tally.append(work.tally)
         return work.end

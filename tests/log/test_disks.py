@@ -84,8 +84,6 @@ def test_a_file_of_which_the_disk_says_nothing_is_not_missing(
         assert not isinstance(caught.value, DamagedBlockError)
     assert log.read_bytes(0, 1)
     log.close()
-    assert not disk.exists("orders-0/none")
-    assert not disk.exists(f"orders-0/{0:020d}.log/none")
 
 
 def test_a_write_replaces_the_whole_file(disk: Disk) -> None:

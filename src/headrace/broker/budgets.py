@@ -4,9 +4,10 @@ Any client may send any request, so each cost has a bound that holds before the 
 
 - bytes of requests (`queued.max.request.bytes`): incomplete and unanswered frames. Connections with
   less than `LIGHT_BYTES` are not counted; their number is bounded by `max.connections`.
-- bytes of responses (`headrace.queued.max.response.bytes`): what clients have not read yet, and
-  what fetches hold that are not answered yet. A fetch gets at most half of what is left, so one
-  slow reader cannot take all of it.
+- bytes of responses (`headrace.queued.max.response.bytes`): what clients have not read yet. A fetch
+  gets at most half of what is left, so one slow reader cannot take all of it.
+- fetches of many records: what they have read is not counted until they are answered, so only one
+  at a time reads more than `LIGHT_BYTES` and then lets others have their turn.
 - large messages: a request that is large is decoded in a thread, a response with many elements is
   built in portions and encoded in a thread, and only one message at a time. Small requests have
   their turn between two portions, however many large requests there are.
@@ -53,8 +54,9 @@ class Budgets:
         self._threads = threads
         self.request_bytes = 0
         self.response_bytes = 0
-        self.held_bytes = 0  # of records that fetches have read, and hold while others have a turn
         self._one_large = asyncio.Lock()
+        self._one_fetch = asyncio.Lock()
+        self._fetches = 0  # that have the turn, or wait for it
 
     @property
     def request_bytes_max(self) -> int:
@@ -65,7 +67,7 @@ class Budgets:
 
     @property
     def response_bytes_max(self) -> int:
-        """Limit of `response_bytes` and `held_bytes` together."""
+        """Limit of `response_bytes`."""
         limit = self._config().queued_response_bytes
         return _NO_LIMIT if limit < 0 else limit
 
@@ -78,10 +80,31 @@ class Budgets:
         most = self._config().fetch_max_bytes
         if most > READ_BYTES_MAX:
             most = READ_BYTES_MAX
-        used = self.response_bytes + self.held_bytes
-        if not used:
+        if not self.response_bytes:
             return most
-        return max(0, min(most, (self.response_bytes_max - used) // 2))
+        return max(0, min(most, (self.response_bytes_max - self.response_bytes) // 2))
+
+    @property
+    def fetches_wait(self) -> bool:
+        """Whether `begin_fetch` will wait."""
+        return self._fetches > 0
+
+    async def begin_fetch(self) -> None:
+        """Wait for the turn to read many records; `end_fetch` must follow.
+
+        Inside the turn `one_large` may be waited for, but not the other way round.
+        """
+        self._fetches += 1
+        try:
+            await self._one_fetch.acquire()
+        except BaseException:
+            self._fetches -= 1
+            raise
+
+    def end_fetch(self) -> None:
+        """Let the next fetch of many records have its turn."""
+        self._fetches -= 1
+        self._one_fetch.release()
 
     @asynccontextmanager
     async def one_large(self) -> AsyncIterator[None]:

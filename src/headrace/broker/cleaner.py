@@ -239,6 +239,8 @@ class Cleaner:
             if done:
                 await in_executor(work.put_away, group)
                 work.finish(group)
+                with contextlib.suppress(OSError):  # the next round does it
+                    await in_executor(work.tidy, group)
         finally:
             if not done:
                 # What cannot be removed now is removed when the log is opened.
@@ -336,6 +338,8 @@ async def _finish_replacement(opened: SegmentedLog) -> None:
     if opened.resume_replacement():
         loop = asyncio.get_running_loop()
         opened.finish_replacement(await loop.run_in_executor(None, opened.put_away_replaced))
+        with contextlib.suppress(OSError):  # the next replacement does it
+            await loop.run_in_executor(None, opened.remove_staged_checksums)
 
 
 async def _seal_overdue(opened: SegmentedLog, rules: Rules, now: WallMs) -> bool:

@@ -100,8 +100,7 @@ class Config(InertShareConfig):
     )  # fmt: skip
     queued_response_bytes: int = setting(
         "headrace.queued.max.response.bytes", 134_217_728,
-        "Memory of responses that clients have not read yet, and of records of fetches that wait "
-        "for their turn, over all connections; -1: no limit.",
+        "Memory of responses that clients have not read yet, over all connections; -1: no limit.",
         low=-1, high=LONG_MAX,
     )  # fmt: skip
     elements_max: int = setting(

@@ -49,7 +49,7 @@ class Disk(Protocol):
         """Open for reading and appending; created, with its folders, when absent."""
 
     def exists(self, path: str) -> bool:
-        """Return whether a file or folder is there; OSError where the disk does not say."""
+        """Return whether a file or folder can be seen; also False where the disk does not say."""
 
     def list(self, folder: str) -> list[str]:
         """Names in a folder, sorted; none when it does not exist."""

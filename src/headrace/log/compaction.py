@@ -103,7 +103,7 @@ class _Chosen:
 
 class Compaction:
     """One cleaning of one log: `map_keys`, then for each group `open_copy`, `copy`, `put`,
-    `put_away` and `finish`; `discard` where `put` is not reached or returns False.
+    `put_away`, `finish` and `tidy`; `discard` where `put` is not reached or returns False.
 
     Args:
         last_offset: returns the last offset that an idempotent producer wrote, by its id.
@@ -233,6 +233,11 @@ class Compaction:
         """Let the copy have the name of its first segment."""
         if group.replaces:
             self._log.finish_replacement(group.replaced)
+
+    def tidy(self, group: Group) -> None:
+        """Remove what only an unfinished replacement needs; for a thread."""
+        if group.replaces:
+            self._log.remove_staged_checksums()
 
     def discard(self, group: Group) -> None:
         """Remove a copy that was not put in its place; for a thread."""

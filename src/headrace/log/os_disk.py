@@ -134,11 +134,7 @@ class OsDisk:
         return file
 
     def exists(self, path: str) -> bool:
-        try:
-            os.stat(self._at(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+        return os.path.exists(self._at(path))
 
     def list(self, folder: str) -> list[str]:
         try:

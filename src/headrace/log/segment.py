@@ -82,10 +82,8 @@ class Segment:
     @property
     def file(self) -> File:
         if self._file is None:
-            if self.size and not self._disk.exists(self.file_path):
-                if self.is_let_go:
-                    raise FileNotFoundError(errno.ENOENT, "a segment is gone", self.file_path)
-                raise DamagedBlockError(CorruptFileError(self.file_path, MISSING))
+            if self.size:
+                self._require_file()
             self._file = self._disk.open(self.file_path)
         return self._file
 
@@ -99,6 +97,17 @@ class Segment:
     def max_timestamp(self) -> int:
         """The highest timestamp, -1 without any."""
         return self._max_timestamp if self._index is None else self._index.max_timestamp
+
+    def _require_file(self) -> None:
+        """Raises: DamagedBlockError where the file is missing; OSError."""
+        try:
+            self._disk.size(self.file_path)
+        except FileNotFoundError as error:
+            if self.is_let_go:
+                raise FileNotFoundError(
+                    errno.ENOENT, "a segment is gone", self.file_path
+                ) from error
+            raise DamagedBlockError(CorruptFileError(self.file_path, MISSING)) from error
 
     def info(self) -> SegmentInfo:
         return SegmentInfo(

@@ -34,6 +34,7 @@ class SegmentList:
         self._warm: list[Segment] = []
         self._unfinished: Segment | None = None  # it took the place of these, and lacks its name
         self._replaced: Sequence[Segment] = ()
+        self._finished: str | None = None  # where the last one stood before it had its name
         self._is_finishing = False  # a thread may rename the files of these
         self._emptied: bytes | None = None  # the checksums that `stage` emptied, if there were any
         self.bases = [segment.base_offset for segment in segments]
@@ -81,14 +82,13 @@ class SegmentList:
         oldest = self._segments[0]
         if oldest is self.active or oldest.end_offset > until:
             return False
-        paths: list[str] = []
-        if oldest is self._unfinished:
-            if self._is_finishing:
-                return False
-            paths = [*self._replaced_paths(), oldest.file_path + checksums.SUFFIX]
+        if oldest is self._unfinished and self._is_finishing:
+            return False
+        paths = self._replaced_paths() if oldest is self._unfinished else []
         self._let_go(oldest)
         # Until the last rename the segment can be read.
-        paths += [*_derived_paths(oldest), oldest.file_path]
+        staged = f"{oldest.path}.log{SWAP}{checksums.SUFFIX}"
+        paths += [*_derived_paths(oldest), staged, oldest.file_path]
         self._dropped(self._put_away(paths))
         if oldest is self._unfinished:
             self._unfinished, self._replaced = None, ()
@@ -131,7 +131,10 @@ class SegmentList:
             self._disk.write(path, emptied, durable=False)
 
     def take_place(self, bases: Sequence[int], fresh: Segment) -> None:
-        """Read from a cleaned segment that is staged. `put_away` and `finish` follow."""
+        """Read from a cleaned segment that is staged.
+
+        `put_away`, `finish` and `remove_staged_checksums` follow.
+        """
         at = self.bases.index(bases[0])
         span = slice(at, at + len(bases))
         old = self._segments[span]
@@ -169,14 +172,31 @@ class SegmentList:
         fresh = self._unfinished
         if fresh is None:
             return
-        # Under its own name, the removal could come after the next replacement wrote it again.
-        staged = self._put_away([fresh.file_path + checksums.SUFFIX])
-        self._disk.rename(fresh.file_path, f"{fresh.path}.log", durable=False)
-        fresh.file_path = f"{fresh.path}.log"
+        staged, path = fresh.file_path, f"{fresh.path}.log"
+        try:
+            self._disk.rename(staged, path, durable=False)
+        except OSError:
+            # It may have taken effect: no other file has the name since `put_away`.
+            if self._disk.exists(staged) or not self._disk.exists(path):
+                raise
+        fresh.file_path = path
         self._unfinished, self._replaced = None, ()
         try_to_save_index(fresh)
         self._use(fresh)
-        self._dropped([*replaced, *staged])
+        self._finished = staged
+        self._dropped(replaced)
+
+    def remove_staged_checksums(self) -> None:
+        """Remove the checksums of a replacement that has its name; for a thread.
+
+        Where that fails, the next replacement, the drop of the segment or an opening does it.
+        """
+        staged, self._finished = self._finished, None
+        if staged is None:
+            return
+        path = staged.removesuffix(SWAP)
+        self._disk.rename(path, path)  # once its name is durable, no opening needs them
+        self._disk.remove(staged + checksums.SUFFIX)
 
     def leave_unfinished(self) -> None:
         """Stop a replacement where the disk failed: `resume` goes on, else the next opening."""
@@ -220,10 +240,11 @@ class SegmentList:
         """
         renamed: list[str] = []
         for path in paths:
-            if self._disk.exists(path):
+            try:
                 self._disk.rename(path, path + DELETED, durable=False)
-            elif not self._disk.exists(path + DELETED):
-                continue
+            except FileNotFoundError:
+                if not self._disk.exists(path + DELETED):
+                    continue
             renamed.append(path + DELETED)
         return renamed
 

@@ -567,8 +567,8 @@ class SegmentedLog:
         """Stage a file that is to take the place of neighbouring sealed segments; for a thread.
 
         From then on the next opening puts it there, unless the first of the segments was given up
-        by then. `take_place`, `put_away_replaced` and `finish_replacement` follow, or
-        `discard_replacement`.
+        by then. `take_place`, `put_away_replaced`, `finish_replacement` and
+        `remove_staged_checksums` follow, or `discard_replacement`.
 
         Args:
             bases: the base offsets of the segments, in order.
@@ -623,10 +623,15 @@ class SegmentedLog:
             self._segments.leave_unfinished()
             raise
 
+    def remove_staged_checksums(self) -> None:
+        """Remove what a finished replacement was verified by; for a thread. Raises: OSError."""
+        with self.in_folder():
+            self._segments.remove_staged_checksums()
+
     def resume_replacement(self) -> bool:
         """Go on with a replacement that the disk stopped after `take_place`.
 
-        Returns: True when there is one: `put_away_replaced` and `finish_replacement` follow.
+        Returns: True when there is one: `put_away_replaced` follows, with the steps behind it.
         """
         return not self._is_closed and self._segments.resume()
 
@@ -644,6 +649,7 @@ class SegmentedLog:
             self.discard_replacement()
             raise OSError(errno.ESTALE, f"{cleaned}: its segments are being dropped")
         self.finish_replacement(self.put_away_replaced())
+        self.remove_staged_checksums()
 
     @contextlib.contextmanager
     def in_folder(self) -> Iterator[None]:

@@ -92,34 +92,30 @@ def _once_each(asked: Sequence[Asked]) -> list[Asked]:
 
 
 async def _later(poll: "_Poll", services: Services, *, is_read: bool = False) -> Answer:
-    """Answer with pauses: a poll of many partitions, or one that waits for more.
+    """Answer a poll that needs pauses, or waits for more.
 
     Args:
         is_read: Whether all partitions have been read.
     """
     try:
         if not is_read:
-            await _look(poll, services)
+            await _look(poll)
             if poll.is_ready():
                 return await _large_answer(poll, services)
         return await _when_ready(poll, services)
     finally:
-        poll.release()
+        poll.end_turn()
 
 
-async def _look(poll: "_Poll", services: Services) -> None:
+async def _look(poll: "_Poll") -> None:
     """Look at what is left, a portion in each turn.
 
     Polls of many partitions or bytes do so one after the other, as they take memory.
     """
-    while poll.is_light:
-        if poll.look(LOOK_PORTION):
-            return
+    await poll.take_turn()
+    while not poll.look(LOOK_PORTION):
+        await poll.take_turn()
         await poll.pause()
-    poll.hold()
-    async with services.budgets.one_large():
-        while not poll.look(LOOK_PORTION):
-            await poll.pause()
 
 
 async def _look_again(poll: "_Poll", services: Services, deadline: MonoMs) -> None:
@@ -166,11 +162,12 @@ async def _when_ready(poll: "_Poll", services: Services) -> Answer:
     with services.waits.watch(poll.keys(), poll.may_be_ready) as watch:
         while not poll.is_ready():
             poll.let_go()
+            poll.end_turn()
             left_ms = elapsed_ms(services.clock.mono(), deadline)
             time_is_up = not await watch.wait(left_ms)
-            if poll.has_let_go:
+            if await poll.take_turn() or poll.has_let_go:
                 poll.begin_again()
-                await _look(poll, services)
+                await _look(poll)
             await _look_again(poll, services, deadline)  # also for what came between two portions
             if time_is_up:
                 break
@@ -188,7 +185,6 @@ async def _large_answer(poll: "_Poll", services: Services) -> Raw:
     """As `_answer`, for many partitions in portions."""
     if len(poll.found) <= PORTION:
         return _answer(poll, services)
-    poll.hold()
     async with services.budgets.one_large():
         session_id = _answered_session(poll, services)
         told: list[Found] = []
@@ -260,7 +256,7 @@ class _Poll:
     """One request, what was found for it so far, and where."""
 
     __slots__ = (
-        "_bytes", "_bytes_min", "_coming", "_coming_bytes", "_failed", "_held", "_indexes",
+        "_bytes", "_bytes_min", "_coming", "_coming_bytes", "_failed", "_has_turn", "_indexes",
         "_let_go", "_looked", "_produced", "_services", "_tried", "asking", "found", "partitions",
         "session",
     )  # fmt: skip
@@ -283,7 +279,7 @@ class _Poll:
         self._bytes = 0
         self._failed = False
         self._let_go = False  # of records that were found
-        self._held = 0  # bytes of them that the budget counts
+        self._has_turn = False  # of fetches of many records
         self._looked = 0  # partitions that were looked at, in order
         self._tried = -1  # the partition whose log was opened last, or could not be
         self._indexes = _NO_INDEXES  # of partitions that are waited for
@@ -311,7 +307,6 @@ class _Poll:
 
     async def pause(self) -> None:
         """Let others have their turn, and open the log at which the look ended, if that is why."""
-        self.hold()
         next_partition = self.partitions[self._looked]
         if next_partition is not None and next_partition.must_open:
             self._tried = self._looked
@@ -333,18 +328,6 @@ class _Poll:
             self._let_go = True
             for one in self.found:
                 one.records = b""
-        self.hold()
-
-    def hold(self) -> None:
-        """Count the records that were found, before others have their turn."""
-        held = 0 if self._let_go else self._bytes
-        self._services.budgets.held_bytes += held - self._held
-        self._held = held
-
-    def release(self) -> None:
-        """Count them no longer: they are answered, or dropped."""
-        self._services.budgets.held_bytes -= self._held
-        self._held = 0
 
     @property
     def has_let_go(self) -> bool:
@@ -360,8 +343,31 @@ class _Poll:
 
     @property
     def is_light(self) -> bool:
-        """Whether the poll has few partitions, and few bytes so far."""
-        return len(self.found) <= PORTION and self._bytes < READ_PORTION_BYTES
+        """Whether the poll has few partitions, and holds few bytes so far."""
+        return len(self.found) <= PORTION and (self._bytes <= LIGHT_BYTES or self._let_go)
+
+    async def take_turn(self) -> bool:
+        """Wait for the other fetches of many records, if this is one and has not the turn.
+
+        Returns: Whether what was found was dropped meanwhile, so that all must be read again.
+        """
+        if self._has_turn or self.is_light:
+            return False
+        budgets = self._services.budgets
+        if budgets.fetches_wait:
+            self.let_go()
+        await budgets.begin_fetch()
+        self._has_turn = True
+        if not self._let_go:
+            return False
+        self.begin_again()
+        return True
+
+    def end_turn(self) -> None:
+        """Let the next fetch of many records have its turn."""
+        if self._has_turn:
+            self._has_turn = False
+            self._services.budgets.end_fetch()
 
     async def look_again(self) -> bool:
         """Read those partitions that have moved since, or are gone, with pauses.
@@ -378,7 +384,9 @@ class _Poll:
                 known.start_offset,
             ):
                 if looked >= LOOK_PORTION or self._bytes >= bytes_max:
-                    self.hold()
+                    if await self.take_turn():
+                        await _look(self)
+                        return True
                     await asyncio.sleep(0)
                     has_paused, looked, bytes_max = True, 0, self._bytes + READ_PORTION_BYTES
                 self._bytes -= len(one.records)
