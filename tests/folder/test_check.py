@@ -233,6 +233,23 @@ def test_a_damaged_file_that_a_start_rebuilds_is_a_warning(
     assert (finding.grade, finding.path) == (Grade.WARNING, path)
 
 
+@pytest.mark.parametrize("damage", ["empty", "cut", "hole"])
+def test_a_time_index_without_checksums_is_compared_with_the_log(
+    damage: str, stopped: Folder, write: Write
+) -> None:
+    stem = next(
+        path.removesuffix(".timeindex") for path, content in sorted(stopped.files.items())
+        if path.endswith(".timeindex") and len(content) > 12 and not path.startswith("__")
+    )  # fmt: skip
+    times = stopped.files[f"{stem}.timeindex"]
+    left = {"empty": b"", "cut": times[:-12], "hole": bytes(8) + times[8:]}[damage]
+    files = {**stopped.files, f"{stem}.timeindex": left}
+    del files[f"{stem}.checksums"]
+    found = [one for one in checked(write(files)).findings if one.grade is not Grade.NOTE]
+    assert [(one.grade, one.path) for one in found] == [(Grade.WARNING, f"{stem}.timeindex")]
+    assert found[0].consequence == "it is rebuilt from the log"
+
+
 def test_damage_in_the_last_segment_after_an_orderly_stop_is_an_error(
     large_stopped: Folder, write: Write
 ) -> None:

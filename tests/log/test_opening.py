@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from headrace.core.types import WallMs
 from headrace.log import checksums, snapshots
 from headrace.log.api import CorruptLog
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
@@ -23,8 +24,8 @@ def opened(disk: MemoryDisk, *, clean: bool = True, start_offset: int = 0) -> Se
     )  # fmt: skip
 
 
-def sent(n: int) -> bytearray:
-    record = Record(0, 1000 + n, None, b"v" * 800)
+def sent(n: int, at: int | None = None) -> bytearray:
+    record = Record(0, 1000 + n if at is None else at, None, b"v" * 800)
     return bytearray(batches.build([record], producer_id=7, producer_epoch=0, base_sequence=n))
 
 
@@ -84,6 +85,90 @@ def test_only_ends_are_looked_at_after_an_orderly_stop(
     assert log.producers.check(batches.read_header(sent(245))) == Duplicate(245)
     assert log.segments()[0].max_timestamp == 1000 + log.segments()[0].end_offset - 1
     assert count(log) == 250
+
+
+def test_only_ends_are_looked_at_in_segments_of_an_earlier_release(
+    disk: MemoryDisk, preads: Callable[[], int]
+) -> None:
+    """Its sealed segments have indexes and no checksums."""
+    *sealed, _ = [one.path for one in opened(disk).segments()]
+    for path in sealed:
+        disk.remove(f"{path}.checksums")
+    preads()
+    log = opened(disk)
+    assert preads() <= 12 * 7
+    assert log.segments()[0].max_timestamp == 1000 + log.segments()[0].end_offset - 1
+    assert count(log) == 250
+
+
+@pytest.mark.parametrize("latest", [13, 21, 40], ids=["early", "last", "none"])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_no_power_cut_makes_an_index_without_checksums_lie(suffix: str, latest: int) -> None:
+    """Indexes are not synced, and a file that is lost or damaged may be the `.checksums`."""
+    disk, path = MemoryDisk(), f"{FOLDER}/{0:020d}"
+    log = opened(disk, clean=False)
+    for n in range(30):
+        batch = sent(n, at=2000 if n == latest else 1000 + 10 * n - n % 3 * 25)
+        log.append(batch, batches.headers(batch))
+    expected = times_of(log)
+    log.settle()
+    log.close()
+    disk.remove(f"{path}.checksums")
+    good = disk.read(path + suffix)
+    assert len(good) >= 4 * 8
+    ends = range(0, len(good) + 1, 4)
+    cut = [good[:end] for end in ends]
+    holed = [good[:a] + bytes(b - a) + good[b:] for a in ends for b in ends if a < b]
+    for left in (*cut, *holed):
+        cut_off = copied(disk)
+        cut_off.write(path + suffix, left)
+        for _ in range(2):
+            again = opened(cut_off)
+            assert times_of(again) == expected, left.hex(" ", 4)
+            again.close()
+
+
+def times_of(log: SegmentedLog) -> list[object]:
+    """Answers to questions for times, before and after the indexes are loaded."""
+    asked = [WallMs(each) for each in range(900, 2010, 5)]
+    highest = [one.max_timestamp for one in log.segments()]
+    answers = [log.offset_for_time(each) for each in asked]
+    assert count(log) == 30
+    assert highest == [one.max_timestamp for one in log.segments()]
+    return [*highest, *answers, log.offset_of_max_time()]
+
+
+@pytest.mark.parametrize("left", [0, 12], ids=["empty", "cut"])
+def test_a_shortened_time_index_without_checksums_is_rebuilt_with_a_line(
+    left: int, disk: MemoryDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"{FOLDER}/{0:020d}"
+    good, sums = disk.read(f"{path}.timeindex"), disk.read(f"{path}.checksums")
+    disk.remove(f"{path}.checksums")
+    disk.write(f"{path}.timeindex", good[:left])
+    opened(disk).close()
+    assert [one.getMessage() for one in caplog.records] == [
+        f"{path}.timeindex: does not agree with the log (the highest timestamp is 1021 at offset "
+        "21); rebuilt"
+    ]
+    assert (disk.read(f"{path}.timeindex"), disk.read(f"{path}.checksums")) == (good, sums)
+
+
+def test_a_hole_in_a_time_index_without_checksums_is_found_by_a_search(
+    disk: MemoryDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"{FOLDER}/{0:020d}"
+    good = disk.read(f"{path}.timeindex")
+    disk.remove(f"{path}.checksums")
+    disk.write(f"{path}.timeindex", bytes(8) + good[8:])
+    log = opened(disk)
+    assert log.offset_for_time(WallMs(1002)) == (2, 1002)
+    log.close()
+    assert [one.getMessage() for one in caplog.records] == [
+        f"{path}.timeindex: does not agree with the log (timestamp 0 is not that of offset 4); "
+        "rebuilt"
+    ]
+    assert disk.read(f"{path}.timeindex") == good
 
 
 def test_after_a_crash_the_last_segment_is_read_and_the_producers_known(disk: MemoryDisk) -> None:

@@ -32,8 +32,8 @@ from headrace.folder.replacement import finish_replacements
 from headrace.log import checksums, partition_metadata, recovery_point
 from headrace.log.api import REMEDY, Clock, CorruptFileError, CorruptLog, Disk
 from headrace.log.checkpoints import CLEAN_MARK
+from headrace.log.index import NO_TIMESTAMP, SegmentIndex
 from headrace.log.index import SUFFIXES as INDEXES
-from headrace.log.index import SegmentIndex
 from headrace.log.manifest import CATALOGUE, METADATA, PROPERTIES, Manifest
 from headrace.log.opening import SWAP
 from headrace.log.os_disk import SystemClock
@@ -515,7 +515,7 @@ def _is_user_partition(folder: str) -> bool:
 
 
 def _is_index_sound(disk: OverlayDisk, stem: str, path: str) -> bool:
-    """Return whether an index is the one that was written, or at least leads to its batches."""
+    """Return whether an index is the one that was written, or at least agrees with the log."""
     written = checksums.load(disk, stem)
     if written is not None:
         summary = written.summary
@@ -531,6 +531,8 @@ def _is_index_sound(disk: OverlayDisk, stem: str, path: str) -> bool:
         return False
     segment = Segment(disk, folder, int(base), _INTERVAL_BYTES)
     try:
+        if path.endswith(INDEXES[1]):
+            return _are_times_sound(segment, index, disk.size(f"{stem}.log"))
         return all(
             segment.header_at(position).last_offset == offset
             for offset, position in index.entries()
@@ -539,6 +541,23 @@ def _is_index_sound(disk: OverlayDisk, stem: str, path: str) -> bool:
         return False
     finally:
         segment.release()
+
+
+def _are_times_sound(segment: Segment, index: SegmentIndex, size: int) -> bool:
+    """Return whether each entry is the latest batch up to its own, and the last one of all.
+
+    Raises: CorruptBatch.
+    """
+    times = dict(index.times())
+    highest, position = NO_TIMESTAMP, 0
+    while position < size:
+        header = segment.header_at(position)
+        highest = max(highest, header.max_timestamp)
+        timestamp = times.pop(header.last_offset, None)
+        if timestamp is not None and not timestamp == header.max_timestamp == highest:
+            return False
+        position += header.size
+    return not times and highest == index.max_timestamp
 
 
 def config_of(disk: Disk) -> Config:

@@ -94,12 +94,15 @@ class SegmentIndex:
         index = bisect_right(self._positions, position) - 1
         return self._positions[index] if index >= 0 else 0
 
-    def position_before(self, timestamp: int) -> int:
-        """Where to begin to look for the first record as late as `timestamp`."""
+    def time_before(self, timestamp: int) -> tuple[int, int] | None:
+        """Return offset and timestamp of the last entry that is earlier than `timestamp`.
+
+        No batch up to that offset has a record as late as `timestamp`.
+        """
         index = bisect_left(self._timestamps, timestamp) - 1
         if index < 0:
-            return 0
-        return self.position_of(self._base_offset + self._timestamp_offsets[index])
+            return None
+        return self._base_offset + self._timestamp_offsets[index], self._timestamps[index]
 
     @property
     def last_position(self) -> int:

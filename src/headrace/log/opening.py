@@ -1,8 +1,9 @@
 """Opening a log: its segments, the end of the last one, and the producers that wrote to it.
 
 Sealed segments were synced when they were sealed. They are trusted by their checksums or, where
-those are missing, by their indexes and the batches behind the last entry. The last segment is
-trusted, too, if its log was closed in order; else every batch of it is verified.
+those are missing, by their indexes, whose last entries must agree with the batches from there to
+the end. The last segment is trusted, too, if its log was closed in order; else every batch of it is
+verified.
 
 Damage is judged by `damage.py`: only the unsynced end of an unclean stop is torn, which is copied
 beside the segment and cut off. Everything else is refused, because cutting there would drop

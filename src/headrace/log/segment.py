@@ -17,7 +17,14 @@ from headrace.log.api import (
     Slice,
 )
 from headrace.log.checksums import BlockDigests, Checksums, CorruptBlock, Summary, Unverified
-from headrace.log.index import INDEX_SUFFIXES, SegmentIndex, Tail, read_tail, save_index
+from headrace.log.index import (
+    INDEX_SUFFIXES,
+    NO_TIMESTAMP,
+    SegmentIndex,
+    Tail,
+    read_tail,
+    save_index,
+)
 from headrace.log.reading import require_fit, require_in_place
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
@@ -236,14 +243,42 @@ class Segment:
             suspicion = damage
         # A power cut can leave an index of the right size with something else inside.
         try:
-            index = self._indexed()
+            index = self._replaced_index(".index", suspicion)
         except CorruptBatch as damage:  # it is the log that is damaged
             self._damaged[start] = str(damage)
             raise
-        log.warning("%s.index: does not agree with the log (%s); rebuilt", self.path, suspicion)
+        return self._find_from(index.position_of(offset), offset, trusted=True)
+
+    def position_before(self, timestamp: int) -> int:
+        """Where to begin to look for the first record as late as `timestamp`.
+
+        Raises: CorruptBatch.
+        """
+        entry = self.index.time_before(timestamp)
+        if entry is None:
+            return 0
+        found = self.find(entry[0])
+        if found is not None:
+            position, header = found
+            if (header.last_offset, header.max_timestamp) == entry:
+                return position
+            self._require_checksum(position, header)
+        # A power cut can leave another time, or another offset with it.
+        suspicion = CorruptBatch(f"timestamp {entry[1]} is not that of offset {entry[0]}")
+        index = self._replaced_index(".timeindex", suspicion)
+        entry = index.time_before(timestamp)
+        return 0 if entry is None else index.position_of(entry[0])
+
+    def _replaced_index(self, suffix: str, suspicion: CorruptBatch) -> SegmentIndex:
+        """Make the indexes from the log, because it contradicts one of them.
+
+        Raises: CorruptBatch.
+        """
+        index = self._indexed()
+        log.warning("%s%s: does not agree with the log (%s); rebuilt", self.path, suffix, suspicion)
         self._index, self._saved_size = index, -1
         self.save_index()
-        return self._find_from(self._index.position_of(offset), offset, trusted=True)
+        return index
 
     def _find_from(
         self, start: int, offset: int, *, trusted: bool
@@ -266,9 +301,10 @@ class Segment:
         return None
 
     def _require_checksum(self, position: int, header: BatchHeader) -> None:
-        """Verify a batch before an offset that no batch holds: its own last offset may be damaged.
+        """Verify a batch whose last offset or timestamp may be damaged.
 
-        The one that was verified last is not verified again, as readers wait at such an offset.
+        The one that was verified last is not verified again: readers wait at an offset that no
+        batch holds, and come back to the batch before it.
         Raises: CorruptBatch.
         """
         if self._sound_at != (position, header.crc):
@@ -501,26 +537,53 @@ class Segment:
         tail = read_tail(self._disk, self.path, self.base_offset)
         if tail is None or tail.position >= size:
             return False
+        suffix = ".index"
         try:
-            self._take_from_tail(tail, size)
+            latest = self._take_from_tail(tail, size)
+            if latest != (tail.max_timestamp, tail.max_timestamp_offset):
+                suffix = ".timeindex"
+                raise CorruptBatch(f"the highest timestamp is {latest[0]} at offset {latest[1]}")
         except CorruptBatch as damage:
-            log.warning("%s.index: does not agree with the log (%s); rebuilt", self.path, damage)
+            log.warning(
+                "%s%s: does not agree with the log (%s); rebuilt", self.path, suffix, damage
+            )
             return False
         self._blocks, self._index, self._saved_size = None, None, size
         return True
 
-    def _take_from_tail(self, tail: Tail, size: int) -> None:
-        position, header = tail.position, self.header_at(tail.position)
+    def _take_from_tail(self, tail: Tail, size: int) -> tuple[int, int]:
+        """Count the batches from the first one that a last entry names.
+
+        A time index that a power cut has shortened names another batch than the one with the
+        highest timestamp, by which retention goes. Source: LogSegment.readLargestTimestamp (4.3).
+
+        Returns:
+            The highest timestamp of these batches, and the last offset of the first that has it.
+        """
+        header = self.header_at(tail.position)
         if header.last_offset != tail.offset:
-            raise CorruptBatch(f"{header.last_offset} stands at {position}, not {tail.offset}")
-        self.end_offset, highest = self.base_offset, tail.max_timestamp
+            problem = f"{header.last_offset} stands at {tail.position}, not {tail.offset}"
+            raise CorruptBatch(problem)
+        position = self._start_of(tail)
+        self.end_offset, highest, highest_offset = self.base_offset, NO_TIMESTAMP, self.base_offset
         while position < size:
             header = self.header_at(position)
             self._require_fit(header, position, size)
             self.end_offset = header.last_offset + 1
-            highest = max(highest, header.max_timestamp)
+            if header.max_timestamp > highest:
+                highest, highest_offset = header.max_timestamp, header.last_offset
             position += header.size
         self.size, self._max_timestamp = size, highest
+        return highest, highest_offset
+
+    def _start_of(self, tail: Tail) -> int:
+        """Return a position at or before the batches that the last entries name."""
+        if tail.max_timestamp == NO_TIMESTAMP:
+            return 0
+        if tail.max_timestamp_offset >= tail.offset:
+            return tail.position
+        index = SegmentIndex.load(self._disk, self.path, self.base_offset, self.interval_bytes)
+        return 0 if index is None else index.position_of(tail.max_timestamp_offset)
 
     def _loaded_index(self) -> SegmentIndex:
         """The indexes from their files where these agree with the checksums, else rebuilt."""

@@ -62,7 +62,7 @@ def offset_of_max_time(segments: SegmentList, start_offset: int) -> Search:
 def _search(
     segments: SegmentList, segment: Segment, start_offset: int, timestamp: int
 ) -> Generator[Step, InBatch | None, Found]:
-    walk = _walk(segments, segment, lambda: segment.index.position_before(timestamp))
+    walk = _walk(segments, segment, lambda: segment.position_before(timestamp))
     for step, (at, header) in enumerate(walk, 1):
         if step % _HEADERS_PER_STEP == 0:
             yield None
