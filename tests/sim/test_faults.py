@@ -11,6 +11,7 @@ from headrace.core.catalog import Resource, SetConfigs
 from headrace.folder.repair import Action, Repair
 from headrace.log import buggify
 from headrace.log.api import CorruptFileError
+from headrace.log.checkpoints import CLEAN_MARK
 from headrace.log.checksums import MOVED
 from headrace.log.clock_checkpoint import FILE as CLOCK_CHECKPOINT
 from headrace.log.manifest import START_OFFSETS
@@ -367,3 +368,26 @@ def test_an_impossible_offset_under_a_right_checksum_is_damage() -> None:
     files = {"ledger-0/00000000000000000000.log": bytes(first) + second}
     assert [*_records(files, past_damage=True)["ledger-0"]] == [1]
     assert not _records(files)["ledger-0"]
+
+
+@pytest.mark.parametrize("damages_mark", [False, True])
+def test_former_starts_are_allowed_where_no_start_can_find_them_out(
+    *, damages_mark: bool
+) -> None:
+    """A write meant for the start offsets can damage the mark that contains them, too."""
+    place = "ledger", 0
+    for seed in range(200):
+        world = World(seed)
+        disk = world.disk
+        for text in ("former starts", "present starts"):
+            disk.write(START_OFFSETS, text.encode())
+        disk.write(CLEAN_MARK, b"the starts of all logs")
+        disk.damage.kinds = (MISDIRECTED,)
+        done = disk.damage.offline(in_order=True) or ""
+        if disk.damage.turned_back != START_OFFSETS or (CLEAN_MARK in done) != damages_mark:
+            continue
+        world.records._of(place).start = 6
+        world._look_at_starts()
+        assert world.records._of(place).start == (0 if damages_mark else 6)
+        return
+    pytest.fail("no seed damages the files")

@@ -578,11 +578,13 @@ class World:
     def _look_at_starts(self) -> None:
         """Allow deleted records to come back with former start offsets, which look sound.
 
-        A broker keeps the starts that it has, and the mark of an orderly stop contains them all.
+        A broker keeps the starts that it has, and the mark of an orderly stop contains them all. A
+        misdirected write can leave former starts and damage the mark.
         """
         damage = self.disk.damage
         is_former = damage.turned_back == START_OFFSETS and START_OFFSETS in damage.standing
-        if is_former and CLEAN_MARK not in self.disk.contents:
+        has_mark = CLEAN_MARK in self.disk.contents and CLEAN_MARK not in damage.standing
+        if is_former and not has_mark:
             self.records.starts_lost()
 
     def _rot_unread(self, process: Process) -> None:
