@@ -17,11 +17,12 @@ class Book:
 
     def __init__(self) -> None:
         self.time_us = 0
+        self.step_us = 1_000_000
         self.auditor = Auditor(lambda: self.time_us, limit=3, lock_ms=10_000)
         self.lease = LeaseAuditor(self.auditor, lambda: self.time_us, "blue", "checkpoint")
 
     def asks(self, holder: str = "ann", *, acquires: bool = False) -> Asked:
-        self.time_us += 1_000_000
+        self.time_us += self.step_us
         return self.auditor.asked("blue", holder, acquires=acquires)
 
     def waits_until(self, time_us: int) -> None:
@@ -467,3 +468,132 @@ def test_a_broken_promise_is_told(promise: str) -> None:
     assert book.auditor.failures == []
     last(book)
     assert any(promise in told for told in book.auditor.failures), book.auditor.failures
+
+
+Step = Callable[[Book], object]
+Contradicts = Callable[[Book, Asked], object]
+
+
+def leased(book: Book) -> None:
+    book.lease.acquired(
+        book.asks("lease/checkpoint"), 1, [(PLACE, 0, 3, 1)], fresh=True, whole=True
+    )
+
+
+def is_given(book: Book, asked: Asked, count: int) -> None:
+    book.auditor.delivered(asked, PLACE, [(0, 0, count)])
+
+
+def is_given_with_a_lock(book: Book, asked: Asked) -> None:
+    is_given(book, asked, 1)
+    book.waits_until(book.time_us + 15_000_000)
+    is_given(book, book.asks("ann"), 2)
+
+
+def is_produced(book: Book, asked: Asked) -> None:
+    book.auditor.produced(asked, PLACE, 0, [b"0"])
+    book.ends(1, 1)
+
+
+# By promise: what comes before, a response, and what contradicts it if it left before a request.
+TIED: dict[str, tuple[list[Step], Step, Contradicts]] = {
+    "was finished and is acquired": (  # the simulator found it with seed 9750518
+        [lambda b: b.gets(0, 0)], lambda b: b.says("accept", 0),
+        lambda b, asked: b.auditor.described(asked, QUEUE, 0, [(0, 0, "acquired")]),
+    ),
+    "after it was finished": (
+        [lambda b: b.gets(0, 0)], lambda b: b.says("accept", 0),
+        lambda b, asked: is_given(b, asked, 2),
+    ),
+    "SPSO of blue ('orders', 0) was 1 and is 0": (
+        [lambda b: b.gets(0, 0), lambda b: b.says("accept", 0), lambda b: b.sees(0)],
+        lambda b: b.sees(1), lambda b, asked: b.auditor.described(asked, QUEUE, 0, []),
+    ),
+    "has 0 deliveries, and 1 had failed": (
+        [lambda b: b.gets(0, 0)], lambda b: b.says("release", 0),
+        lambda b, asked: b.auditor.counted(asked, QUEUE, [(0, 0, 0)]),
+    ),
+    "although delivery 1 had failed": (
+        [lambda b: b.gets(0, 0), lambda b: b.auditor.locks_lost()],
+        lambda b: b.says("release", 0), lambda b, asked: is_given(b, asked, 1),
+    ),
+    "after delivery 2": (
+        [lambda b: b.gets(0, 0), lambda b: b.auditor.locks_lost()],
+        lambda b: b.gets(0, 0, 2, "bob"), lambda b, asked: is_given(b, asked, 1),
+    ),
+    "while ann held it": (
+        [], lambda b: b.gets(0, 0), lambda b, asked: is_given(b, asked, 2),
+    ),
+    "while bob held it": (
+        [lambda b: b.auditor.lock_changes("blue", 20_000)],
+        lambda b: b.auditor.lock_lasts("blue", 20_000), is_given_with_a_lock,
+    ),
+    "before its delay was over": (
+        [leased, lambda b: staged(b, {(PLACE, 0): "later"}), lambda b: b.lease.committing(1)],
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0),
+        lambda b, asked: is_given(b, asked, 2),
+    ),
+    "record orders-0@0 was skipped": (
+        [], lambda b: b.auditor.assigned("blue", [PLACE]), is_produced,
+    ),
+    "epoch 1 was served after 2": (
+        [], lambda b: b.lease.opened(b.asks(), 2, 0, ()),
+        lambda b, asked: b.lease.fenced(asked, 1),
+    ),
+    "opened at 2, after 2": (
+        [], lambda b: b.lease.opened(b.asks(), 2, 0, ()),
+        lambda b, asked: b.lease.opened(asked, 2, 0, ()),
+    ),
+    "acquisition 1 is not outstanding": (
+        [], leased, lambda b, asked: b.lease.opened(asked, 2, 0, ()),
+    ),
+    "1 was ((('orders', 0), 0, 3, 1),) and is": (
+        [], leased,
+        lambda b, asked: b.lease.acquired(
+            asked, 1, [(PLACE, 0, 2, 1)], fresh=False, whole=True
+        ),
+    ),
+    "1 was committed, and is 0 now": (
+        [lambda b: b.lease.committing(1)], lambda b: b.lease.committed(b.asks(), 1, 0),
+        lambda b, asked: b.lease.opened(asked, 2, 0, ()),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_earlier", [False, True])
+@pytest.mark.parametrize("promise", TIED)
+def test_a_response_counts_for_later_requests_of_its_microsecond(
+    promise: str, is_earlier: bool
+) -> None:
+    """After a suspension many requests and responses have the same microsecond."""
+    book = Book()
+    before, response, contradicts = TIED[promise]
+    for step in before:
+        step(book)
+    book.waits_until(book.time_us + 1_000_000)
+    book.step_us = 0
+    earlier = book.asks("bob")
+    response(book)
+    later = book.asks("bob")
+    assert earlier.at_us == later.at_us
+    assert book.auditor.failures == []
+    contradicts(book, earlier if is_earlier else later)
+    assert any(promise in failure for failure in book.auditor.failures) != is_earlier
+    assert bool(book.auditor.failures) != is_earlier
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+def test_a_group_reads_an_added_partition_from_its_begin(is_added: bool) -> None:
+    """The request may have the microsecond in which the group is assigned the topic."""
+    book, other = Book(), ("orders", 1)
+    book.step_us = 0
+    if is_added:
+        book.auditor.assigned("blue", [other])
+        book.auditor.creating(PLACE)
+    else:
+        book.auditor.creating(PLACE)
+        book.auditor.assigned("blue", [other])
+    book.produces(b"0")
+    book.auditor.assigned("blue", [PLACE])
+    book.ends(1, 1)
+    assert bool(book.auditor.failures) == is_added

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.sim.facts import Asked, Mark, Place
+from headrace.sim.facts import Asked, Mark, Place, Timeline
 from headrace.sim.offset_auditor import ABSENT, OffsetAuditor
 from headrace.sim.record_auditor import RecordAuditor
 from headrace.sim.static_auditor import StaticAuditor
@@ -18,9 +18,10 @@ class Small:
     def __init__(self) -> None:
         self.now_us = 1000
         self.broken: list[str] = []
-        self.records = RecordAuditor(lambda: self.now_us, self.broken.append)
+        self.timeline = Timeline(lambda: self.now_us)
+        self.records = RecordAuditor(self.timeline.now, self.broken.append)
         self.offsets = OffsetAuditor(
-            lambda: self.now_us, self.broken.append,
+            self.timeline.now, self.broken.append,
             retention_us=60_000_000, session_us=3_000_000, rebalance_us=2_000_000,
         )  # fmt: skip
         self.records.sending(
@@ -29,7 +30,11 @@ class Small:
 
     def asked(self) -> Asked:
         self.now_us += 1000
-        return Asked(self.now_us, 0)
+        return self.asked_at_once()
+
+    def asked_at_once(self) -> Asked:
+        at_us, requests = self.timeline.sent()
+        return Asked(at_us, 0, requests=requests)
 
     def acknowledged(self, first: int, *values: bytes) -> None:
         asked = self.asked()
@@ -545,3 +550,55 @@ def test_a_leave_excuses_a_generation_although_a_join_was_refused_in_between(lea
     statics.joining("g", "one", "")
     statics.joined("g", "one", "one.3", 4)
     assert len(broken) == (1 if leaves else 2)  # the leave excuses nothing once it has joined
+
+
+def _write(small: Small, value: int) -> None:
+    small.offsets.committed(small.offsets.committing("blue", PLACE, value))
+
+
+def _sees(small: Small, asked: Asked, start: int, end: int) -> None:
+    small.records.fetched(asked, PLACE, 0, log_start=start, high_watermark=end, records={})
+
+
+# By promise: a response, and what contradicts it if it left before a request.
+TIED: dict[str, tuple[Callable[[Small], object], Callable[[Small, Asked], object]]] = {
+    "the end of orders-0 was 2 and is 1": (
+        lambda s: s.records.saw_end(s.asked_at_once(), PLACE, 2),
+        lambda s, asked: s.records.saw_end(asked, PLACE, 1),
+    ),
+    "the start of orders-0 was 2 and is 0": (
+        lambda s: s.records.deleted(PLACE, 2), lambda s, asked: _sees(s, asked, 0, 2),
+    ),
+    "was acknowledged, and the log ended at 2 before the request": (
+        lambda s: s.records.saw_end(s.asked_at_once(), PLACE, 2),
+        lambda s, asked: s.records.acknowledged(asked, PLACE, 0, [(None, b"a")]),
+    ),
+    "and not 0 of 1": (
+        lambda s: s.records.acknowledged(s.asked_at_once(), PLACE, 0, [(None, b"a")]),
+        lambda s, asked: s.records.looked_up(asked, PLACE, 1, -1, -1),
+    ),
+    "the committed offset of orders-0 is -1": (
+        lambda s: _write(s, 7), lambda s, asked: s.offsets.fetched(asked, "blue", PLACE, ABSENT),
+    ),
+    "a commit of generation 1 was carried out after": (
+        lambda s: s.offsets.generation("blue", 2),
+        lambda s, asked: s.offsets.committed_in(asked, "blue", 1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_earlier", [False, True])
+@pytest.mark.parametrize("promise", TIED)
+def test_a_response_counts_for_later_requests_of_its_microsecond(
+    promise: str, is_earlier: bool
+) -> None:
+    small = Small()
+    response, contradicts = TIED[promise]
+    earlier = small.asked()
+    response(small)
+    later = small.asked_at_once()
+    assert earlier.at_us == later.at_us
+    assert small.broken == []
+    contradicts(small, earlier if is_earlier else later)
+    assert any(promise in failure for failure in small.broken) != is_earlier
+    assert bool(small.broken) != is_earlier

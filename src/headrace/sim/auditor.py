@@ -15,7 +15,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from headrace.sim.facts import FINISHING, Asked, Facts, Place, Queue, Range
+from headrace.sim.facts import (
+    FINISHING,
+    START,
+    Asked,
+    Facts,
+    Moment,
+    Place,
+    Queue,
+    Range,
+    Timeline,
+)
 from headrace.sim.record_auditor import RecordAuditor
 
 _FAILURES_MAX = 5  # of one history; the first says most
@@ -54,7 +64,8 @@ class Auditor:
         earliest: frozenset[str] = frozenset(),
         records: RecordAuditor | None = None,
     ) -> None:
-        self.records = records or RecordAuditor(now_us, self.broken)
+        self.timeline = Timeline(now_us)
+        self.records = records or RecordAuditor(self.timeline.now, self.broken)
         self.failures: list[str] = []
         self.incarnation = 0
         self.limit = limit
@@ -62,17 +73,17 @@ class Auditor:
         self.is_replaced: Callable[[str, str], bool] = lambda *_: False
         self._now_us = now_us
         self._lock_us = lock_ms * 1000
-        self._locks: dict[str, tuple[int, int]] = {}  # of groups, and since when they count
+        self._locks: dict[str, tuple[int, Moment]] = {}  # of groups, and since when they count
         self._earliest = earliest
         self._facts: dict[Queue, dict[int, Facts]] = {}
         self._open: dict[str, int] = {}
         self._open_of: dict[tuple[str, str], int] = {}
-        self._started_us: dict[Queue, int] = {}
-        self._spso: dict[Queue, list[tuple[int, int]]] = {}  # each SPSO, and when it was told
+        self._started: dict[Queue, Moment] = {}
+        self._spso: dict[Queue, list[tuple[int, Moment]]] = {}  # each SPSO, and when it was told
         self._values: dict[Place, dict[int, bytes]] = {}
-        self._promised: dict[Place, dict[int, int]] = {}
+        self._promised: dict[Place, dict[int, Asked]] = {}
         self._cut: dict[Place, int] = {}
-        self._created_us: dict[Place, int] = {}
+        self._created: dict[Place, Moment] = {}
         self._set_to: dict[Queue, int] = {}
         self._given_up: dict[Place, set[int]] = {}
         self.sessions: list[Session] = []
@@ -86,12 +97,12 @@ class Auditor:
 
     def lock_changes(self, group: str, lock_ms: int) -> None:
         """A request changes how long locks of a group last: the shorter duration counts."""
-        known, _ = self._locks.get(group, (self._lock_us, 0))
-        self._locks[group] = min(known, lock_ms * 1000), 0
+        known, _ = self._locks.get(group, (self._lock_us, START))
+        self._locks[group] = min(known, lock_ms * 1000), START
 
     def lock_lasts(self, group: str, lock_ms: int) -> None:
         """A duration of locks is acknowledged: it counts for requests from now on."""
-        self._locks[group] = lock_ms * 1000, self._now_us()
+        self._locks[group] = lock_ms * 1000, self.timeline.now()
 
     def held_until_us(self, group: str, place: Place, offset: int, holder: str) -> int:
         """Return until when nobody else can have a record that a lease acquired; 0 if unknown.
@@ -104,8 +115,8 @@ class Auditor:
         return 0 if self._was_repaired else known.locked_until_us
 
     def _lock_of(self, asked: Asked) -> int:
-        lock_us, since_us = self._locks.get(asked.group, (self._lock_us, 0))
-        return lock_us if asked.at_us >= since_us else min(lock_us, self._lock_us)
+        lock_us, since = self._locks.get(asked.group, (self._lock_us, START))
+        return lock_us if asked.follows(since) else min(lock_us, self._lock_us)
 
     def broken(self, promise: str) -> None:
         """A promise was broken."""
@@ -117,7 +128,8 @@ class Auditor:
         if acquires:
             self._open[group] = self._open.get(group, 0) + 1
             self._open_of[group, holder] = self._open_of.get((group, holder), 0) + 1
-        return Asked(self._now_us(), self.incarnation, group, holder, acquires)
+        at_us, requests = self.timeline.sent()
+        return Asked(at_us, self.incarnation, group, holder, acquires, requests)
 
     def answered(self, asked: Asked) -> None:
         """All that an acquiring request did is known now: its answer left the broker."""
@@ -130,7 +142,7 @@ class Auditor:
 
         Records that are produced later cannot have been in one of them.
         """
-        places = dict.fromkeys([*self._values, *(place for _, place in self._started_us)])
+        places = dict.fromkeys([*self._values, *(place for _, place in self._started)])
         queues = [(group, place) for group in self._open for place in places]
         for queue in dict.fromkeys([*self._facts, *queues]):
             open_requests = self._open.get(queue[0], 0)
@@ -150,7 +162,7 @@ class Auditor:
             are_copies_lost: the log of the dead letters had an unsynced end.
         """
         for queue, starts in self._spso.items():
-            self._spso[queue] = [one for one in starts if one[1] < since_us]
+            self._spso[queue] = [one for one in starts if one[1].us < since_us]
         self.requests_ended()
         self._era += 1
         self._locks.clear()  # a setting may be the one before
@@ -161,8 +173,8 @@ class Auditor:
                     self._copied_before[queue, offset] += 1
                     one.is_copy_lost |= are_copies_lost
                 one.power_was_cut(since_us)
-        for queue in [one for one, at_us in self._started_us.items() if at_us >= since_us]:
-            del self._started_us[queue]
+        for queue in [one for one, at in self._started.items() if at.us >= since_us]:
+            del self._started[queue]
             self._doubted[queue] = self._era
         for session in self.sessions:
             session.power_was_cut(since_us)
@@ -188,7 +200,7 @@ class Auditor:
                     del known[offset]
         for queue, starts in self._spso.items():
             if queue[1] == place:
-                starts[:] = [(min(start, end), at_us) for start, at_us in starts]
+                starts[:] = [(min(start, end), at) for start, at in starts]
         for session in self.sessions:
             session.end_was_lost(place, end)
 
@@ -219,7 +231,7 @@ class Auditor:
 
     def creating(self, place: Place) -> None:
         """A partition is to be made."""
-        self._created_us.setdefault(place, self._now_us())
+        self._created.setdefault(place, self.timeline.sent())
 
     def deleting(self, place: Place, before: int) -> None:
         """Somebody asks for records to be deleted: any of them may be gone from now on."""
@@ -257,7 +269,7 @@ class Auditor:
         promised = self._promised.setdefault(place, {})
         for offset, value in enumerate(values, first):
             self._stands(place, offset, value)
-            promised[offset] = asked.at_us
+            promised[offset] = asked
 
     def read(self, place: Place, records: Mapping[int, bytes]) -> None:
         """Records were sent to somebody."""
@@ -279,7 +291,7 @@ class Auditor:
     def assigned(self, group: str, places: Iterable[Place]) -> None:
         """A member was told its partitions."""
         for place in places:
-            self._started_us.setdefault((group, place), self._now_us())
+            self._started.setdefault((group, place), self.timeline.now())
 
     # ---- deliveries
 
@@ -314,12 +326,12 @@ class Auditor:
                     if one.era != self._era:
                         one.delivered_again(self._era, count)
                     one.locked_by, one.locked_in = asked.holder, asked.incarnation
-                    one.locked_at_us = self._now_us()
+                    one.locked_at = self.timeline.now()
                     one.locked_until_us = asked.since_us + self._lock_of(asked)
                 one.told += 1
                 one.counts_of[asked.holder] = count
                 if one.era >= self._repaired_era:
-                    one.count.reach(count, self._now_us())
+                    one.count.reach(count, self.timeline.now())
                 is_left_out = records is not None and offset not in records
                 if is_left_out and not self._is_given_up(place, offset):
                     self.broken(f"{_at(place, offset)} was acquired and not sent")
@@ -327,17 +339,17 @@ class Auditor:
     def _check_delivery(self, asked: Asked, place: Place, offset: int, count: int) -> None:
         one = self.facts((asked.group, place), offset)
         told = f"{_at(place, offset)} was given to {asked.holder} (delivery {count})"
-        if one.finished_at_us is not None and one.finished_at_us <= asked.at_us:
+        if one.finished_at is not None and asked.follows(one.finished_at):
             self.broken(f"{told} after it was finished: {_words(one)}")
         if not 1 <= count <= self.limit:
             self.broken(f"{told}, {self.limit} are allowed")
-        if one.count.at_us <= asked.at_us and count < one.count.value:
+        if asked.follows(one.count.at) and count < one.count.value:
             self.broken(f"{told} after delivery {one.count.value}")
-        if one.failed.at_us <= asked.at_us and count <= one.failed.value:
+        if asked.follows(one.failed.at) and count <= one.failed.value:
             self.broken(f"{told} although delivery {one.failed.value} had failed")
         if (
             one.locked_in == asked.incarnation == self.incarnation
-            and one.locked_at_us <= asked.at_us
+            and asked.follows(one.locked_at)
             and count <= one.count.value
         ):
             self.broken(f"{told}, and delivery {one.count.value} is over")
@@ -346,7 +358,7 @@ class Auditor:
         if (
             one.locked_by not in ("", asked.holder)
             and one.locked_in == self.incarnation
-            and one.locked_at_us <= asked.at_us
+            and asked.follows(one.locked_at)
             and self._now_us() < one.locked_until_us
             and not self.is_replaced(asked.group, one.locked_by)
         ):
@@ -414,7 +426,7 @@ class Auditor:
     ) -> None:
         group, place = queue
         one = self.facts(queue, offset)
-        now_us = self._now_us()
+        now = self.timeline.now()
         had = holder in one.counts_of or holder in one.had_by
         had = had or self._open_of.get((group, holder), 0) > 0
         finished = self.may_be_finished(queue, offset, but=holder)
@@ -423,17 +435,17 @@ class Auditor:
                 f"{_at(place, offset)}: {verdict} of {holder}, who never had it, was carried out"
             )
         if verdict in FINISHING:
-            if one.finished_at_us is None:
-                one.finished_at_us = now_us
+            if one.finished_at is None:
+                one.finished_at = now
         elif verdict == "release":
-            one.failed.reach(one.counts_of.get(holder, 0), now_us)
+            one.failed.reach(one.counts_of.get(holder, 0), now)
         elif verdict == "renew" and one.locked_by == holder:
             one.locked_until_us = max(one.locked_until_us, asked.since_us + self._lock_of(asked))
 
     def withheld(self, asked: Asked, place: Place, offset: int, delay_us: int) -> None:
         """The broker let out that nobody is given a record for some time since it was asked."""
         one = self.facts((asked.group, place), offset)
-        one.withheld_until_us, one.withheld_at_us = asked.since_us + delay_us, self._now_us()
+        one.withheld_until_us, one.withheld_at = asked.since_us + delay_us, self.timeline.now()
         one.withheld_in = asked.incarnation
 
     def may_be_finished(self, queue: Queue, offset: int, *, but: str = "") -> bool:
@@ -458,7 +470,7 @@ class Auditor:
     def reset(self, queue: Queue, start: int) -> None:
         """An administrator was told that the queue begins there, with nothing delivered yet."""
         self._facts.pop(queue, None)
-        self._spso[queue] = [(start, self._now_us())]
+        self._spso[queue] = [(start, self.timeline.now())]
         self._set_to[queue] = start
 
     def described(
@@ -473,21 +485,21 @@ class Auditor:
         if self.may_be_shorter(place):
             return
         starts = self._spso.setdefault(queue, [])
-        before, at_us = starts[-1] if starts else (start, 0)
-        if start < before and at_us <= asked.at_us:
+        before, at = starts[-1] if starts else (start, START)
+        if start < before and asked.follows(at):
             self.broken(f"SPSO of {group} {place} was {before} and is {start}")
         for offset in range(before, start):
             if not self.may_be_finished(queue, offset):
                 self.broken(f"SPSO of {group} is {start}, and nobody finished {_at(place, offset)}")
         if start > before or not starts:
-            starts.append((start, self._now_us()))
+            starts.append((start, self.timeline.now()))
         known = self._facts.get(queue, {})
         for first, last, state in runs:
             if state not in ("available", "acquired"):
                 continue
             for offset in range(first, last + 1):
                 one = known.get(offset)
-                if one and one.finished_at_us is not None and one.finished_at_us <= asked.at_us:
+                if one and one.finished_at is not None and asked.follows(one.finished_at):
                     self.broken(f"{_at(place, offset)} was finished and is {state} for {group}")
 
     def counted(self, asked: Asked, queue: Queue, runs: Iterable[Range]) -> None:
@@ -496,7 +508,7 @@ class Auditor:
         for first, last, count in runs:
             for offset in range(first, last + 1):
                 one = known.get(offset)
-                if one and count < one.failed.value and one.failed.at_us <= asked.at_us:
+                if one and count < one.failed.value and asked.follows(one.failed.at):
                     where, failed = _at(queue[1], offset), one.failed.value
                     self.broken(f"{where} has {count} deliveries, and {failed} had failed")
 
@@ -576,23 +588,23 @@ class Auditor:
     def _floor(self, queue: Queue) -> int | None:
         """The first record that the group has to have had; None when there is none."""
         group, place = queue
-        since_us = self._started_us.get(queue)
+        since = self._started.get(queue)
         if queue in self._set_to:
             return self._set_to[queue]
-        if since_us is None:
+        if since is None:
             return None
         if group in self._earliest or self._was_added(queue):
             return 0
         promised = self._promised.get(place, {})
-        return min((one for one, at_us in promised.items() if at_us > since_us), default=None)
+        return min((one for one, asked in promised.items() if asked.follows(since)), default=None)
 
     def _was_added(self, queue: Queue) -> bool:
         """Whether the partition came to a topic that the group had already."""
         group, (topic, _) = queue
-        created_us = self._created_us.get(queue[1])
-        return created_us is not None and any(
-            of == group and place[0] == topic and since_us <= created_us
-            for (of, place), since_us in self._started_us.items()
+        created = self._created.get(queue[1])
+        return created is not None and any(
+            of == group and place[0] == topic and since <= created
+            for (of, place), since in self._started.items()
         )
 
 

@@ -1,7 +1,9 @@
 """What the auditor knows of a record in a queue, and of a lease: what was asked and answered."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 Place = tuple[str, int]  # topic and partition; no topic's name is used twice in a history
 Queue = tuple[str, Place]  # group and place
@@ -10,11 +12,51 @@ Range = tuple[int, int, int]  # first and last offset, delivery count
 FINISHING = frozenset({"accept", "reject", "gap"})
 
 
+class Moment(NamedTuple):
+    """When a request was sent, or a response left the broker.
+
+    Time does not order all of them: many have the same microsecond when the machine was suspended.
+
+    Attributes:
+        us: time of the world.
+        requests: how many requests were sent before.
+    """
+
+    us: int
+    requests: int
+
+
+START = Moment(0, 0)
+
+
+class Timeline:
+    """The order of the requests and responses of one history.
+
+    Args:
+        now_us: returns the time of the world.
+    """
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        self._now_us = now_us
+        self._requests = 0
+
+    def now(self) -> Moment:
+        """Return the moment of a response that leaves the broker."""
+        return Moment(self._now_us(), self._requests)
+
+    def sent(self) -> Moment:
+        """Return the moment of a request that is sent: later responses do not precede it."""
+        moment = self.now()
+        self._requests += 1
+        return moment
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request: when it was sent, and what it may do to the records of a group.
 
-    `incarnation` counts how often the broker had lost its locks by then.
+    `incarnation` counts how often the broker had lost its locks by then, `requests` how many
+    requests were sent before.
     """
 
     at_us: int
@@ -22,6 +64,12 @@ class Asked:
     group: str = ""
     holder: str = ""
     acquires: bool = False
+    requests: int = 0
+
+    def follows(self, moment: Moment) -> bool:
+        """Return whether the request was sent after a response had left the broker."""
+        us, requests = moment
+        return us < self.at_us or (us == self.at_us and requests <= self.requests)
 
     @property
     def since_us(self) -> int:
@@ -34,19 +82,19 @@ class Highest:
     """The highest number that responses contained so far, and when the first of them left."""
 
     value: int = 0
-    at_us: int = 0
-    _lower: list[tuple[int, int]] = field(default_factory=list)
+    at: Moment = START
+    _lower: list[tuple[int, Moment]] = field(default_factory=list)
 
-    def reach(self, value: int, at_us: int) -> None:
+    def reach(self, value: int, at: Moment) -> None:
         """A response contains a number."""
         if value > self.value:
-            self._lower.append((self.value, self.at_us))
-            self.value, self.at_us = value, at_us
+            self._lower.append((self.value, self.at))
+            self.value, self.at = value, at
 
     def forget(self, since_us: int) -> None:
         """Forget the responses from a time on."""
-        while self._lower and self.at_us >= since_us:
-            self.value, self.at_us = self._lower.pop()
+        while self._lower and self.at.us >= since_us:
+            self.value, self.at = self._lower.pop()
 
 
 @dataclass(slots=True)
@@ -69,7 +117,7 @@ class Facts:
     lost: int = 0
     count: Highest = field(default_factory=Highest)
     failed: Highest = field(default_factory=Highest)
-    finished_at_us: int | None = None
+    finished_at: Moment | None = None
     asked: Counter[tuple[str, str]] = field(default_factory=Counter)  # verdicts, and whose
     counts_of: dict[str, int] = field(default_factory=dict)
     earlier: set[tuple[str, str]] = field(default_factory=set)
@@ -78,10 +126,10 @@ class Facts:
     is_copy_lost: bool = False
     locked_by: str = ""
     locked_until_us: int = 0
-    locked_at_us: int = 0
+    locked_at: Moment = START
     locked_in: int = -1
     withheld_until_us: int = 0
-    withheld_at_us: int = 0
+    withheld_at: Moment = START
     withheld_in: int = -1
 
     @property
@@ -91,7 +139,7 @@ class Facts:
 
     def is_withheld(self, asked: Asked, now_us: int, incarnation: int) -> bool:
         """Whether a delay that was told of before somebody asked is not over yet."""
-        told = self.withheld_at_us <= asked.at_us and self.withheld_in == incarnation
+        told = asked.follows(self.withheld_at) and self.withheld_in == incarnation
         return told and now_us < self.withheld_until_us
 
     def verdicts(self, *, but: str = "") -> set[str]:
@@ -103,8 +151,8 @@ class Facts:
         """Forget what was answered since then; the state may be that of any time from then on."""
         self.count.forget(since_us)
         self.failed.forget(since_us)
-        if self.finished_at_us is not None and self.finished_at_us >= since_us:
-            self.finished_at_us = None
+        if self.finished_at is not None and self.finished_at.us >= since_us:
+            self.finished_at = None
         self.earlier.update(one for one, times in self.asked.items() if times)
         self.had_by.update(self.counts_of)
         self.asked.clear()
@@ -134,7 +182,7 @@ class LeaseFacts:
 
     epoch: Highest = field(default_factory=Highest)
     ranges: dict[int, tuple[tuple[Place, int, int, int], ...]] = field(default_factory=dict)
-    told_at_us: dict[int, int] = field(default_factory=dict)
+    acquired_at: dict[int, Moment] = field(default_factory=dict)
     staged: dict[int, dict[str, dict[tuple[Place, int], str]]] = field(default_factory=dict)
     staged_in: dict[int, int] = field(default_factory=dict)
     doubted: set[tuple[int, str]] = field(default_factory=set)

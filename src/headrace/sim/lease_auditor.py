@@ -33,8 +33,8 @@ class LeaseAuditor:
         facts = self._facts
         facts.epoch.forget(since_us)
         facts.committed.forget(since_us)
-        for number in [one for one, at_us in facts.told_at_us.items() if at_us >= since_us]:
-            del facts.told_at_us[number]
+        for number in [one for one, at in facts.acquired_at.items() if at.us >= since_us]:
+            del facts.acquired_at[number]
             facts.ranges.pop(number, None)
         for number, parts in facts.staged.items():
             is_durable = all(
@@ -64,23 +64,23 @@ class LeaseAuditor:
     def fenced(self, asked: Asked, epoch: int) -> None:
         """A call was carried out: its driver must not have been replaced before it was sent."""
         facts = self._facts
-        if epoch < facts.epoch.value and facts.epoch.at_us <= asked.at_us:
+        if epoch < facts.epoch.value and asked.follows(facts.epoch.at):
             told = f"{self.holder}: epoch {epoch} was served after {facts.epoch.value}"
             self._auditor.broken(told)
 
     def opened(self, asked: Asked, epoch: int, committed: int, outstanding: Sequence[int]) -> None:
         """The session was opened anew."""
         facts = self._facts
-        if epoch <= facts.epoch.value and facts.epoch.at_us <= asked.at_us:
+        if epoch <= facts.epoch.value and asked.follows(facts.epoch.at):
             self._auditor.broken(f"{self.holder}: opened at {epoch}, after {facts.epoch.value}")
-        facts.epoch.reach(epoch, self._now_us())
+        facts.epoch.reach(epoch, self._auditor.timeline.now())
         self._settled_whole(asked, committed)
-        if committed < facts.committed.value and facts.committed.at_us <= asked.at_us:
+        if committed < facts.committed.value and asked.follows(facts.committed.at):
             self._auditor.broken(
                 f"{self.holder}: {facts.committed.value} was committed, and is {committed} now"
             )
-        for number, at_us in facts.told_at_us.items():
-            known = at_us <= asked.at_us and number > facts.committing
+        for number, at in facts.acquired_at.items():
+            known = asked.follows(at) and number > facts.committing
             if known and number not in outstanding:
                 self._auditor.broken(f"{self.holder}: acquisition {number} is not outstanding")
 
@@ -109,7 +109,7 @@ class LeaseAuditor:
         """
         facts = self._facts
         before = facts.ranges.get(number)
-        known = before is not None and facts.told_at_us[number] <= asked.at_us
+        known = before is not None and asked.follows(facts.acquired_at[number])
         if before is not None and known and number > facts.committing:
             if whole and not self._is_as_before(number, held, before):
                 self._auditor.broken(f"{self.holder}: {number} was {before} and is {held}")
@@ -118,7 +118,7 @@ class LeaseAuditor:
         if not held:
             return
         facts.ranges.setdefault(number, tuple(held))
-        facts.told_at_us.setdefault(number, self._now_us())
+        facts.acquired_at.setdefault(number, self._auditor.timeline.now())
         for place in dict.fromkeys(place for place, *_ in held):
             ranges = [(first, last, count) for of, first, last, count in held if of == place]
             self._auditor.delivered(asked, place, ranges, fresh=fresh)
@@ -169,7 +169,7 @@ class LeaseAuditor:
     def committed(self, asked: Asked, number: int, refused: int) -> None:
         """It is settled; if some were not held any more, nobody knows which."""
         facts = self._facts
-        facts.committed.reach(number, self._now_us())
+        facts.committed.reach(number, self._auditor.timeline.now())
         for known in [one for one in facts.ranges if one <= number]:
             held = facts.ranges.pop(known)
             for place, offset in [] if refused else _offsets(held):

@@ -193,7 +193,8 @@ class ShareMember:
             if answer.error_code == 0:
                 if epoch == 0:
                     self._world.memberships.opened(self.group, self.name)
-                # No lock begins before the request left, to the microsecond.
+                # No lock begins before the request left, to the microsecond. Whether a response
+                # of that microsecond left earlier is not known, unless it did before `asked`.
                 self._told(replace(asked, at_us=connection.sent_us), answer)
 
         answer = await connection.call(

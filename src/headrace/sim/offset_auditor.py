@@ -9,7 +9,7 @@ no active member for the retention time, or none that subscribes to the topic.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from headrace.sim.facts import Asked, Place, Queue
+from headrace.sim.facts import START, Asked, Moment, Place, Queue
 
 ABSENT = -1
 
@@ -20,7 +20,7 @@ class Write:
 
     value: int
     sent_us: int
-    done_us: int | None = None
+    done: Moment | None = None
     metadata: str = ""
 
 
@@ -33,7 +33,7 @@ class _Group:
     seen_us: dict[str, int] = field(default_factory=dict)  # classic members, when last active
     silences: list[tuple[int, int]] = field(default_factory=list)
     generation: int = -1
-    generation_at_us: int = 0
+    generation_at: Moment = START
     subscribed: frozenset[str] = frozenset()
     owners: dict[Place, tuple[str, int]] = field(default_factory=dict)
     confirm_until_us: dict[str, int] = field(default_factory=dict)  # by member that gives up
@@ -44,7 +44,7 @@ class OffsetAuditor:
     """Promises about the groups of one history.
 
     Args:
-        now_us: returns the time of the world, in microseconds.
+        now: returns the moment of a response that leaves the broker.
         broken: called with each promise that the broker broke.
         retention_us: how long the offset of a partition that no member reads is kept.
         session_us: silence after which a member is removed.
@@ -54,14 +54,14 @@ class OffsetAuditor:
 
     def __init__(
         self,
-        now_us: Callable[[], int],
+        now: Callable[[], Moment],
         broken: Callable[[str], None],
         *,
         retention_us: int,
         session_us: int,
         rebalance_us: int,
     ) -> None:
-        self._now_us = now_us
+        self._now = now
         self._broken = broken
         self._retention_us = retention_us
         self._session_us = session_us
@@ -75,6 +75,9 @@ class OffsetAuditor:
         self.completed: set[tuple[str, int]] = set()  # groups and generations that were assigned
         self.losses = 0  # times at which the broker may have forgotten sessions
         self._stalls: list[tuple[int, int]] = []  # when each began, and how long it lasted
+
+    def _now_us(self) -> int:
+        return self._now().us
 
     def _of(self, group: str) -> _Group:
         found = self._groups.get(group)
@@ -93,7 +96,7 @@ class OffsetAuditor:
 
     def committed(self, write: Write) -> None:
         """The acknowledgement of a commit leaves the broker."""
-        write.done_us = self._now_us()
+        write.done = self._now()
 
     def refused(self, group: str, place: Place, write: Write) -> None:
         """The refusal of a commit leaves the broker."""
@@ -106,11 +109,11 @@ class OffsetAuditor:
         writes = self._writes.setdefault((group, place), [])
         if value == ABSENT and self._may_have_expired(group, place, writes):
             # From here on the offset is gone unless a commit is under way.
-            self._settle(writes, asked, Write(ABSENT, 0, asked.at_us))
+            self._settle(writes, asked, Write(ABSENT, 0, Moment(asked.at_us, asked.requests)))
             return
         if self._is_possible(writes, asked, value, metadata):
             return
-        known = [f"{one.value} {one.metadata!r}{'' if one.done_us else '?'}" for one in writes[-4:]]
+        known = [f"{one.value} {one.metadata!r}{'' if one.done else '?'}" for one in writes[-4:]]
         self._broken(
             f"group {group}: the committed offset of {place[0]}-{place[1]} is {value}"
             f" {metadata!r}, the last commits are {', '.join(known) or 'none'}"
@@ -119,17 +122,17 @@ class OffsetAuditor:
     def _candidates(self, writes: list[Write], done: list[Write]) -> list[Write]:
         """Return the writes that none of `done` is known to have replaced."""
         newest_sent = max((one.sent_us for one in done), default=-1)
-        return [one for one in writes if one.done_us is None or one.done_us >= newest_sent]
+        return [one for one in writes if one.done is None or one.done.us >= newest_sent]
 
     def _is_possible(self, writes: list[Write], asked: Asked, value: int, metadata: str) -> bool:
-        done = [one for one in writes if one.done_us is not None and one.done_us <= asked.at_us]
+        done = [one for one in writes if one.done is not None and asked.follows(one.done)]
         candidates = self._candidates(writes, done)
         if value == ABSENT and not done:
             return True
         return any((one.value, one.metadata) == (value, metadata) for one in candidates)
 
     def _settle(self, writes: list[Write], asked: Asked, found: Write) -> None:
-        kept = [one for one in writes if one.done_us is None or one.done_us > asked.at_us]
+        kept = [one for one in writes if one.done is None or not asked.follows(one.done)]
         writes[:] = [found, *kept]
 
     def power_was_cut(self) -> None:
@@ -138,7 +141,7 @@ class OffsetAuditor:
         for writes in self._writes.values():
             writes.append(Write(ABSENT, self._now_us()))
             for one in writes:
-                one.done_us = None
+                one.done = None
         for group in self._groups.values():
             group.generation = -1
 
@@ -194,12 +197,12 @@ class OffsetAuditor:
         one = self._of(group)
         self.completed.add((group, number))
         if number > one.generation:
-            one.generation, one.generation_at_us = number, self._now_us()
+            one.generation, one.generation_at = number, self._now()
 
     def committed_in(self, asked: Asked, group: str, generation: int) -> None:
         """A commit of a generation was carried out."""
         one = self._of(group)
-        if generation < one.generation and one.generation_at_us <= asked.at_us:
+        if generation < one.generation and asked.follows(one.generation_at):
             self._broken(
                 f"group {group}: a commit of generation {generation} was carried out after"
                 f" generation {one.generation} had begun"
@@ -303,7 +306,7 @@ class OffsetAuditor:
 
     def _may_have_expired(self, group: str, place: Place, writes: list[Write]) -> bool:
         one = self._of(group)
-        done = [write for write in writes if write.done_us is not None]
+        done = [write for write in writes if write.done is not None]
         current = self._candidates(writes, done)
         sent_us = min((write.sent_us for write in current if write.value != ABSENT), default=0)
         if place[0] not in one.subscribed:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from headrace.sim.facts import Asked, Mark, Place
+from headrace.sim.facts import START, Asked, Mark, Moment, Place
 
 EVERYTHING = 1 << 62
 Sent = tuple[str, int]  # the stream of a producer, and the number of the value within it
@@ -33,7 +33,7 @@ class _Partition:
         deleted_with: timestamp and headers of the tombstone of an offset.
         stood: value and key of every offset that a response contained.
         at: offset of every value, the other way round.
-        acknowledged: when the acknowledgement of an offset left the broker, in us.
+        acknowledged: when the acknowledgement of an offset left the broker.
         end: highest log end that a response implies, and when it left.
         start: highest log start that a response contained, and when it left.
         cut: offset up to which an actor requested deletion.
@@ -51,14 +51,14 @@ class _Partition:
     deleted_with: dict[int, Mark] = field(default_factory=dict)
     stood: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
     at: dict[bytes, int] = field(default_factory=dict)
-    acknowledged: dict[int, int] = field(default_factory=dict)
+    acknowledged: dict[int, Moment] = field(default_factory=dict)
     newest: dict[bytes, int] = field(default_factory=dict)
     tombstones: dict[bytes, int] = field(default_factory=dict)
     deleted_at: dict[int, int] = field(default_factory=dict)
     end: int = 0
-    end_at_us: int = 0
+    end_at: Moment = START
     start: int = 0
-    start_at_us: int = 0
+    start_at: Moment = START
     cut: int = 0
     is_compacted: bool = False
     tombstones_us: int = 0
@@ -70,12 +70,12 @@ class RecordAuditor:
     """Promises about the records of all partitions.
 
     Args:
-        now_us: returns the time of the world, in microseconds.
+        now: returns the moment of a response that leaves the broker.
         broken: called with each promise that the broker broke.
     """
 
-    def __init__(self, now_us: Callable[[], int], broken: Callable[[str], None]) -> None:
-        self._now_us = now_us
+    def __init__(self, now: Callable[[], Moment], broken: Callable[[str], None]) -> None:
+        self._now = now
         self._broken = broken
         self._by_place: dict[Place, _Partition] = {}
         self.retention_ms: int | None = None
@@ -109,7 +109,7 @@ class RecordAuditor:
         """A deletion of records is acknowledged: the start never lies below it again."""
         one = self._of(place)
         if before > one.start:
-            one.start, one.start_at_us = before, self._now_us()
+            one.start, one.start_at = before, self._now()
 
     def expired(self, place: Place, before: int, retention_us: int) -> None:
         """Retention deleted records below an offset: each has to be old enough.
@@ -119,9 +119,9 @@ class RecordAuditor:
         """
         one = self._of(place)
         for offset in range(one.cut, before):
-            at_us = one.acknowledged.get(offset)
-            if at_us is not None and self._now_us() - at_us < retention_us:
-                age_s = (self._now_us() - at_us) // 1_000_000
+            at = one.acknowledged.get(offset)
+            if at is not None and self._now().us - at.us < retention_us:
+                age_s = (self._now().us - at.us) // 1_000_000
                 self._broken(f"{_at(place, offset)} expired after {age_s} s")
                 break
         self.deleting(place, before)
@@ -152,7 +152,7 @@ class RecordAuditor:
         if one.may_be_shorter:
             lost = (offset for offset in one.acknowledged if offset >= max(end, one.cut))
             for offset in lost:
-                if one.acknowledged[offset] < one.synced_us:
+                if one.acknowledged[offset].us < one.synced_us:
                     self._broken(f"{_at(place, offset)} was synced, and the log ends at {end}")
             self._lose(one, end)
             one.synced_us = EVERYTHING
@@ -229,16 +229,16 @@ class RecordAuditor:
         one = self._of(place)
         if one.may_be_shorter and not again:
             self._shorten(one, first)
-        now_us = self._now_us()
+        now = self._now()
         for offset, (key, value) in enumerate(pairs, first):
             self.stood(place, offset, value, key)
             if offset not in one.acknowledged:
-                if not again and offset < one.end and one.end_at_us < asked.at_us:
+                if not again and offset < one.end and asked.follows(one.end_at):
                     self._broken(
                         f"{_at(place, offset)} was acknowledged, and the log ended at {one.end}"
                         " before the request"
                     )
-                one.acknowledged[offset] = now_us
+                one.acknowledged[offset] = now
                 if value is None and key is not None and not again:
                     one.deleted_at[offset] = asked.at_us
                     if marks:
@@ -308,7 +308,8 @@ class RecordAuditor:
             if known == offset and mark[0] != found:
                 self._broken(f"{told}, and its time is {mark[0]}")
             is_before = offset < 0 or known < offset
-            is_visible = one.acknowledged.get(known, EVERYTHING) <= asked.at_us
+            at = one.acknowledged.get(known)
+            is_visible = at is not None and asked.follows(at)
             if mark[0] < time or not is_before or not is_visible:
                 continue
             if one.is_compacted and key is not None and self._may_be_gone(one, key, known, value):
@@ -366,22 +367,22 @@ class RecordAuditor:
         one = self._of(place)
         if one.may_be_shorter:
             self._shorten(one, end)
-        if end < one.end and one.end_at_us <= asked.at_us:
+        if end < one.end and asked.follows(one.end_at):
             self._broken(f"the end of {_name(place)} was {one.end} and is {end}")
         self._reaches(one, end)
 
     def _saw_start(self, asked: Asked, place: Place, start: int) -> None:
         one = self._of(place)
-        if start < one.start and one.start_at_us <= asked.at_us and not one.may_be_shorter:
+        if start < one.start and asked.follows(one.start_at) and not one.may_be_shorter:
             self._broken(f"the start of {_name(place)} was {one.start} and is {start}")
         if start > one.cut:
             self._broken(f"{_name(place)} begins at {start}, and nothing above {one.cut} may go")
         if start > one.start:
-            one.start, one.start_at_us = start, self._now_us()
+            one.start, one.start_at = start, self._now()
 
     def _reaches(self, one: _Partition, end: int) -> None:
         if end > one.end:
-            one.end, one.end_at_us = end, self._now_us()
+            one.end, one.end_at = end, self._now()
 
     def _shorten(self, one: _Partition, end: int) -> None:
         one.may_be_shorter = False
@@ -443,7 +444,7 @@ class RecordAuditor:
             return True
         if value is None:
             sent_us = one.deleted_at.get(offset)
-            if sent_us is None or self._now_us() - sent_us >= one.tombstones_us:
+            if sent_us is None or self._now().us - sent_us >= one.tombstones_us:
                 return True
         return any(
             known == key and other not in one.at for other, (_, _, known) in one.sent.items()

@@ -134,7 +134,7 @@ class World:
         )
         self.records = self.auditor.records
         self.offsets = OffsetAuditor(
-            lambda: self.loop.now_us,
+            self.auditor.timeline.now,
             self.auditor.broken,
             retention_us=self.options.offsets_retention_us,
             session_us=CONSUMER_SESSION_MS * 1000,
