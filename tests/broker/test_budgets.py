@@ -312,39 +312,49 @@ def test_a_fetch_of_much_is_read_in_portions(
     assert max(portions) < 60_000
 
 
-@pytest.mark.parametrize(("count", "portion"), [(budgets.PORTION + 1, 50), (10, 1)])
+@pytest.mark.parametrize(
+    ("count", "portion", "read_bytes"),
+    [(budgets.PORTION + 1, 50, 1 << 22), (10, 1, 1 << 22), (10, 50, 100_000)],
+)
 @pytest.mark.parametrize("waits", [False, True])
 def test_fetches_that_wait_for_their_turn_hold_no_records(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, count: int, portion: int, *, waits: bool
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    portion: int,
+    read_bytes: int,
+    *,
+    waits: bool,
 ) -> None:
     """One holds many, also where all are woken together, and all get what they ask for."""
     polls: list[Any] = []
     held: list[int] = []
     services: list[Any] = []
     clients, parts, each = 20, 4, 100_000
-    create, pause, encoded = fetch._Poll.__init__, fetch._Poll.pause, fetch_messages.encoded
+    create, look, encoded = fetch._Poll.__init__, fetch._Poll.look, fetch_messages.encoded
 
     def created(poll: Any, *args: Any) -> None:
         create(poll, *args)
         polls.append(poll)
         services.append(poll._services)
 
-    def look() -> None:
+    def count_held() -> None:
         held.append(sum(len(one.records) for poll in polls for one in poll.found))
 
-    async def paused(poll: Any) -> None:
-        look()
-        await pause(poll)
+    def looked(poll: Any, most: int) -> bool:
+        count_held()
+        return bool(look(poll, most))
 
     def noted(asking: Any, found: Any, session_id: int) -> Any:
-        look()
+        count_held()
         polls[:] = [one for one in polls if one.asking is not asking]
         return encoded(asking, found, session_id)
 
     monkeypatch.setattr(fetch._Poll, "__init__", created)
-    monkeypatch.setattr(fetch._Poll, "pause", paused)
+    monkeypatch.setattr(fetch._Poll, "look", looked)
     monkeypatch.setattr(fetch, "encoded", noted)
     monkeypatch.setattr(fetch, "LOOK_PORTION", portion)
+    monkeypatch.setattr(fetch, "READ_PORTION_BYTES", read_bytes)
     wire = connect()
     wire.create("orders", num_partitions=count)
     records = batches.build([Record(0, 1000, None, bytes(each))])
@@ -365,7 +375,7 @@ def test_fetches_that_wait_for_their_turn_hold_no_records(
     for consumer in consumers:
         consumer.socket.settimeout(WAIT_SECONDS)
         assert len(consumer.receive()[1]) > parts * each
-    until(lambda: not services[0].budgets.fetches_wait)
+    until(lambda: services[0].budgets.is_next_fetch(produce))
     assert parts * each <= max(held) <= (parts + 1) * each
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from prometheus_client.exposition import choose_encoder
 
+from headrace.broker.handlers import fetch as fetch_handler
 from headrace.broker.handlers import share_fetch as share_fetch_handler
 from headrace.broker.metrics_http import MetricsServer
 from headrace.broker.partition import Partition
@@ -341,3 +342,46 @@ def _acquired(answer: Any) -> int:
     return sum(
         len(part.acquired_records) for topic in answer.responses for part in topic.partitions
     )
+
+
+def test_a_fetch_whose_logs_are_opened_keeps_no_other_one_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where it has read many records before: the turn for these is somebody else's then."""
+    has_begun, let_go = threading.Event(), threading.Event()
+    disk, _ = _stopped()
+    rig = LoopRig(disk, **SETTINGS)
+    monkeypatch.setattr(fetch_handler, "LOOK_PORTION", 1)
+    monkeypatch.setattr(fetch_handler, "LIGHT_BYTES", 0)
+
+    def hold() -> None:
+        has_begun.set()
+        assert let_go.wait(TIMEOUT)
+
+    def fetched(*indexes: int) -> asyncio.Future[Any]:
+        (topic,) = FETCH["topics"]
+        named = [topic | {"partitions": [topic["partitions"][index] for index in indexes]}]
+        fields = FETCH | {"topics": named}
+        return asyncio.ensure_future(Client(rig.server).call(1, 11, **fields))
+
+    async def scene() -> None:
+        for index in (0, 2):
+            partition = rig.services.partition(TOPIC, index)
+            assert partition is not None
+            await partition.open_ready()
+        with openings(hold):
+            first = fetched(0, 1)
+            await until(has_begun.is_set)
+            second = fetched(0, 2)
+            await until(second.done)
+            assert not first.done()
+            let_go.set()
+            for answer in (await first, await second):
+                parts = answer.responses[0].partitions
+                assert [bool(one.records) for one in parts] == [True, True]
+
+    try:
+        rig.run(scene())
+    finally:
+        let_go.set()
+        rig.close()

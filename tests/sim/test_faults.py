@@ -371,9 +371,7 @@ def test_an_impossible_offset_under_a_right_checksum_is_damage() -> None:
 
 
 @pytest.mark.parametrize("damages_mark", [False, True])
-def test_former_starts_are_allowed_where_no_start_can_find_them_out(
-    *, damages_mark: bool
-) -> None:
+def test_former_starts_are_allowed_where_no_start_can_find_them_out(*, damages_mark: bool) -> None:
     """A write meant for the start offsets can damage the mark that contains them, too."""
     place = "ledger", 0
     for seed in range(200):

@@ -6,8 +6,8 @@ Any client may send any request, so each cost has a bound that holds before the 
   less than `LIGHT_BYTES` are not counted; their number is bounded by `max.connections`.
 - bytes of responses (`headrace.queued.max.response.bytes`): what clients have not read yet. A fetch
   gets at most half of what is left, so one slow reader cannot take all of it.
-- fetches of many records: what they have read is not counted until they are answered, so only one
-  at a time reads more than `LIGHT_BYTES` and then lets others have their turn.
+- fetches of many records: what they have read is not counted until they are answered. Of those that
+  need more than one step, only one at a time keeps more than `LIGHT_BYTES` between two steps.
 - large messages: a request that is large is decoded in a thread, a response with many elements is
   built in portions and encoded in a thread, and only one message at a time. Small requests have
   their turn between two portions, however many large requests there are.
@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
+from weakref import ref
 
 from headrace.broker.config import Config
 from headrace.broker.decoding_threads import DecodingThreads
@@ -57,6 +58,7 @@ class Budgets:
         self._one_large = asyncio.Lock()
         self._one_fetch = asyncio.Lock()
         self._fetches = 0  # that have the turn, or wait for it
+        self._next_fetch: ref[object] | None = None
 
     @property
     def request_bytes_max(self) -> int:
@@ -84,15 +86,21 @@ class Budgets:
             return most
         return max(0, min(most, (self.response_bytes_max - self.response_bytes) // 2))
 
-    @property
-    def fetches_wait(self) -> bool:
-        """Whether `begin_fetch` will wait."""
-        return self._fetches > 0
+    def is_next_fetch(self, poll: object) -> bool:
+        """Return whether nobody has the turn to read many records, or is to have it before `poll`.
+
+        If so, others come behind it from now on, unless it is freed without `begin_fetch`.
+        """
+        found = None if self._next_fetch is None else self._next_fetch()
+        if self._fetches or (found is not None and found is not poll):
+            return False
+        self._next_fetch = ref(poll)
+        return True
 
     async def begin_fetch(self) -> None:
         """Wait for the turn to read many records; `end_fetch` must follow.
 
-        Inside the turn `one_large` may be waited for, but not the other way round.
+        Inside the turn nothing is waited for that other requests can keep busy.
         """
         self._fetches += 1
         try:
@@ -100,6 +108,7 @@ class Budgets:
         except BaseException:
             self._fetches -= 1
             raise
+        self._next_fetch = None
 
     def end_fetch(self) -> None:
         """Let the next fetch of many records have its turn."""

@@ -195,7 +195,7 @@ class SegmentList:
         if staged is None:
             return
         path = staged.removesuffix(SWAP)
-        self._disk.rename(path, path)  # once its name is durable, no opening needs them
+        self._disk.rename(path, path)  # once its name is durable, no opening reads them
         self._disk.remove(staged + checksums.SUFFIX)
 
     def leave_unfinished(self) -> None:

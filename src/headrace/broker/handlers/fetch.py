@@ -9,7 +9,7 @@ DelayedFetch, KafkaApis.handleFetchRequest (4.3).
 
 import asyncio
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from functools import partial
 from uuid import UUID
 
@@ -62,6 +62,7 @@ def handle(request: Request, services: Services) -> Answering:
         if not poll.look_at(0):
             return _later(poll, services)
     elif len(poll.found) > LOOK_PORTION or not poll.look(LOOK_PORTION):
+        poll.keep_or_drop()
         return _later(poll, services)
     if poll.is_ready():
         return _answer(poll, services)
@@ -114,7 +115,6 @@ async def _look(poll: "_Poll") -> None:
     """
     await poll.take_turn()
     while not poll.look(LOOK_PORTION):
-        await poll.take_turn()
         await poll.pause()
 
 
@@ -182,18 +182,17 @@ def _answer(poll: "_Poll", services: Services) -> Raw:
 
 
 async def _large_answer(poll: "_Poll", services: Services) -> Raw:
-    """As `_answer`, for many partitions in portions."""
+    """As `_answer`, for many partitions in portions; the poll has the turn then."""
     if len(poll.found) <= PORTION:
         return _answer(poll, services)
-    async with services.budgets.one_large():
-        session_id = _answered_session(poll, services)
-        told: list[Found] = []
-        for first in range(0, len(poll.found), _NOTED_PORTION):
-            part = slice(first, first + _NOTED_PORTION)
-            told += _noted(poll, part, session_id, services)
-            await asyncio.sleep(0)
-        encode = partial(encoded, poll.asking, told, session_id)
-        return Raw(await services.budgets.in_thread(encode))
+    session_id = _answered_session(poll, services)
+    told: list[Found] = []
+    for first in range(0, len(poll.found), _NOTED_PORTION):
+        part = slice(first, first + _NOTED_PORTION)
+        told += _noted(poll, part, session_id, services)
+        await asyncio.sleep(0)
+    encode = partial(encoded, poll.asking, told, session_id)
+    return Raw(await services.budgets.in_thread(encode))
 
 
 def _noted(poll: "_Poll", part: slice, session_id: int, services: Services) -> list[Found]:
@@ -256,9 +255,9 @@ class _Poll:
     """One request, what was found for it so far, and where."""
 
     __slots__ = (
-        "_bytes", "_bytes_min", "_coming", "_coming_bytes", "_failed", "_has_turn", "_indexes",
-        "_let_go", "_looked", "_produced", "_services", "_tried", "asking", "found", "partitions",
-        "session",
+        "__weakref__", "_bytes", "_bytes_min", "_coming", "_coming_bytes", "_failed", "_has_turn",
+        "_indexes", "_let_go", "_looked", "_produced", "_services", "_tried", "asking", "found",
+        "partitions", "session",
     )  # fmt: skip
 
     def __init__(
@@ -281,7 +280,7 @@ class _Poll:
         self._let_go = False  # of records that were found
         self._has_turn = False  # of fetches of many records
         self._looked = 0  # partitions that were looked at, in order
-        self._tried = -1  # the partition whose log was opened last, or could not be
+        self._tried: Set[int] = frozenset()  # partitions whose logs were opened, or could not be
         self._indexes = _NO_INDEXES  # of partitions that are waited for
         # Bytes that were produced to partitions since they were looked at, and their sum.
         self._coming: dict[int, int] | None = None  # until it waits
@@ -306,13 +305,27 @@ class _Poll:
         return self._looked == len(self.found)
 
     async def pause(self) -> None:
-        """Let others have their turn, and open the log at which the look ended, if that is why."""
+        """Let others have their turn, and open the logs that the look needs, if it ended at one.
+
+        A log may take long to open: meanwhile the poll keeps few records, and not the turn.
+        """
         next_partition = self.partitions[self._looked]
-        if next_partition is not None and next_partition.must_open:
-            self._tried = self._looked
-            await next_partition.open_ready()
-        else:
+        if next_partition is None or not next_partition.must_open:
+            await self.take_turn()
             await asyncio.sleep(0)
+            return
+        self.let_go()
+        self.end_turn()
+        tried: set[int] = set()
+        for number, index in enumerate(range(self._looked, len(self.found)), 1):
+            if number % _NOTED_PORTION == 0:
+                await asyncio.sleep(0)
+            partition = self._partition(self.found[index])
+            if partition is not None and not partition.is_open and partition.must_open:
+                await partition.open_ready()
+                tried.add(index)
+        await self.take_turn()
+        self._tried = tried
 
     def keys(self) -> Sequence[Hashable]:
         """Return what to wait for: the partitions that there are."""
@@ -338,13 +351,18 @@ class _Poll:
         """Forget what was found."""
         self._let_go = self._failed = False
         self._bytes = self._looked = 0
-        self._tried = -1
+        self._tried = frozenset()
         self.found = [Found(one.asked) for one in self.found]
 
     @property
     def is_light(self) -> bool:
-        """Whether the poll has few partitions, and holds few bytes so far."""
-        return len(self.found) <= PORTION and (self._bytes <= LIGHT_BYTES or self._let_go)
+        """Whether the poll has few partitions, and few bytes so far."""
+        return len(self.found) <= PORTION and self._bytes <= LIGHT_BYTES
+
+    def keep_or_drop(self) -> None:
+        """Drop what was found, unless the poll is the next one to have the turn anyway."""
+        if not self.is_light and not self._services.budgets.is_next_fetch(self):
+            self.let_go()
 
     async def take_turn(self) -> bool:
         """Wait for the other fetches of many records, if this is one and has not the turn.
@@ -353,10 +371,8 @@ class _Poll:
         """
         if self._has_turn or self.is_light:
             return False
-        budgets = self._services.budgets
-        if budgets.fetches_wait:
-            self.let_go()
-        await budgets.begin_fetch()
+        self.keep_or_drop()
+        await self._services.budgets.begin_fetch()
         self._has_turn = True
         if not self._let_go:
             return False
@@ -446,7 +462,7 @@ class _Poll:
         if partition is None:
             found.code = self._unknown(found, topic)
             return True
-        if not partition.is_open and not opens and index != self._tried and partition.must_open:
+        if not partition.is_open and not opens and index not in self._tried and partition.must_open:
             return False
         room = self._services.budgets.fetch_bytes_max
         left = (room if room < self.asking.bytes_max else self.asking.bytes_max) - self._bytes
@@ -462,6 +478,12 @@ class _Poll:
         self._bytes += len(found.records)
         self._failed = self._failed or found.code != Code.NONE
         return True
+
+    def _partition(self, found: Found) -> Partition | None:
+        topic = _topic(found.asked.topic, self._services)
+        if topic is None:
+            return None
+        return self._services.partitions.get(topic.id, found.asked.partition)
 
     def _unknown(self, found: Found, topic: Topic | None) -> Code:
         """The code for a partition that is not there."""
