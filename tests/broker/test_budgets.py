@@ -314,17 +314,21 @@ def test_a_fetch_of_much_is_read_in_portions(
 
 @pytest.mark.parametrize(
     ("count", "portion", "read_bytes"),
-    [(budgets.PORTION + 1, 50, 1 << 22), (10, 1, 1 << 22), (10, 50, 100_000)],
+    [
+        (budgets.PORTION + 1, 50, 1 << 22),
+        (10, 1, 1 << 22),
+        (10, 50, 100_000),
+        (10, 50, 1 << 22),
+    ],
 )
-@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("before", [0, 3, 4])
 def test_fetches_that_wait_for_their_turn_hold_no_records(
     connect: Connect,
     monkeypatch: pytest.MonkeyPatch,
     count: int,
     portion: int,
     read_bytes: int,
-    *,
-    waits: bool,
+    before: int,
 ) -> None:
     """One holds many, also where all are woken together, and all get what they ask for."""
     polls: list[Any] = []
@@ -364,19 +368,19 @@ def test_fetches_that_wait_for_their_turn_hold_no_records(
         topics = [{"name": "orders", "partition_data": named}]
         wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
 
-    produce(range(0 if waits else parts))
+    produce(range(before))
     asked = fetch_of(range(count), max_wait=2 * WAIT_SECONDS * 1000, min_bytes=parts * each)
     consumers = [connect() for _ in range(clients)]
     for consumer in consumers:
         consumer.send(1, 11, bytes(codec.encode_request(1, 11, asked)))
-    if waits:
+    if before < parts:
         until(lambda: len(polls) == clients and all(poll._coming is not None for poll in polls))
-        produce(range(parts))
+        produce(range(before, parts))
     for consumer in consumers:
         consumer.socket.settimeout(WAIT_SECONDS)
         assert len(consumer.receive()[1]) > parts * each
-    until(lambda: services[0].budgets.is_next_fetch(produce))
-    assert parts * each <= max(held) <= (parts + 1) * each
+    until(lambda: services[0].budgets.reserve_fetch(produce))
+    assert max(held) <= (parts + 1) * each
 
 
 @pytest.mark.parametrize(

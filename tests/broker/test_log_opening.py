@@ -1,6 +1,7 @@
 """Logs are opened at their first use, beside the event loop: one with many segments takes long."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -384,4 +385,48 @@ def test_a_fetch_whose_logs_are_opened_keeps_no_other_one_waiting(
         rig.run(scene())
     finally:
         let_go.set()
+        rig.close()
+
+
+def test_a_log_that_cannot_be_opened_is_tried_once_in_a_fetch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the fetch has read many records, and begins again because others have the turn."""
+    disk, _ = _stopped()
+    rig = LoopRig(disk, **SETTINGS)
+    monkeypatch.setattr(fetch_handler, "LOOK_PORTION", 1)
+    monkeypatch.setattr(fetch_handler, "LIGHT_BYTES", 0)
+
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def scene(indexes: list[int], *, waits: bool) -> None:
+        for index in indexes:
+            partition = rig.services.partition(TOPIC, index)
+            assert partition is not None
+            if index != 1:
+                await partition.open_ready()
+        budgets, other = rig.services.budgets, frozenset[int]()
+        if waits:
+            await budgets.begin_fetch(other)
+        (topic,) = FETCH["topics"]
+        named = [topic | {"partitions": [topic["partitions"][index] for index in indexes]}]
+        with openings(fail) as opened:
+            fields = FETCH | {"topics": named}
+            answering = asyncio.ensure_future(Client(rig.server).call(1, 11, **fields))
+            if waits:
+                await until(lambda: budgets._fetches == 2)
+                budgets.end_fetch()
+            answer = await asyncio.wait_for(answering, TIMEOUT)
+        assert len(opened) == 1
+        parts = answer.responses[0].partitions
+        assert [(one.partition_index, one.error_code, bool(one.records)) for one in parts] == [
+            (index, 56 if index == 1 else 0, index != 1) for index in indexes
+        ]
+
+    try:
+        rig.run(scene([0, 1], waits=False))
+        rig.run(scene([0, 2, 1, 3], waits=False))
+        rig.run(scene([1, 0, 2], waits=True))
+    finally:
         rig.close()

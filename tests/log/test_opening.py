@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.core.types import WallMs
-from headrace.log import checksums, snapshots
+from headrace.log import checksums, segment, snapshots
 from headrace.log.api import CorruptLog
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.log.producers import Duplicate
@@ -169,6 +169,48 @@ def test_a_hole_in_a_time_index_without_checksums_is_found_by_a_search(
         "rebuilt"
     ]
     assert disk.read(f"{path}.timeindex") == good
+
+
+def test_a_search_by_time_does_not_index_a_damaged_log_again_and_again(
+    disk: MemoryDisk, caplog: pytest.LogCaptureFixture, preads: Callable[[], int]
+) -> None:
+    """It walks to the record, or to the damage, and names that."""
+    path = f"{FOLDER}/{0:020d}"
+    disk.remove(f"{path}.checksums")
+    disk.write(f"{path}.timeindex", bytes(8) + disk.read(f"{path}.timeindex")[8:])
+    log = opened(disk)
+    disk._files[f"{path}.log"].data[15 * (len(sent(0))) + 16] ^= 1  # the magic of offset 15
+    assert log.offset_for_time(WallMs(1002)) == (2, 1002)
+    preads()
+    assert log.offset_for_time(WallMs(1002)) == (2, 1002)
+    assert preads() < 10
+    with pytest.raises(OSError, match="magic 3"):
+        log.offset_for_time(WallMs(1018))
+    log.close()
+    assert not [one for one in caplog.records if "rebuilt" in one.getMessage()]
+
+
+def test_a_segment_with_its_latest_record_far_from_the_end_is_verified_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, disk: MemoryDisk
+) -> None:
+    """Of an earlier release: its headers would be read at each start, from that record on."""
+    monkeypatch.setattr(segment, "_CHUNK_BYTES", 4096)
+    caplog.set_level("INFO", "headrace.log")
+    disk, path = MemoryDisk(), f"{FOLDER}/{0:020d}"
+    log = opened(disk, clean=False)
+    for n in range(30):
+        batch = sent(n, at=2000 if n == 3 else 1000 + n)
+        log.append(batch, batches.headers(batch))
+    log.settle()
+    log.close()
+    disk.remove(f"{path}.checksums")
+    for _ in range(2):
+        log = opened(disk)
+        assert log.segments()[0].max_timestamp == 2000
+        log.close()
+    assert [one.getMessage() for one in caplog.records] == [
+        f"{path}.checksums: the file is missing; rebuilt from the log"
+    ]
 
 
 def test_after_a_crash_the_last_segment_is_read_and_the_producers_known(disk: MemoryDisk) -> None:

@@ -7,10 +7,11 @@ Any client may send any request, so each cost has a bound that holds before the 
 - bytes of responses (`headrace.queued.max.response.bytes`): what clients have not read yet. A fetch
   gets at most half of what is left, so one slow reader cannot take all of it.
 - fetches of many records: what they have read is not counted until they are answered. Of those that
-  need more than one step, only one at a time keeps more than `LIGHT_BYTES` between two steps.
+  need more than one step, only one at a time keeps more than `LIGHT_BYTES` between two steps, and
+  one that is to begin next.
 - large messages: a request that is large is decoded in a thread, a response with many elements is
-  built in portions and encoded in a thread, and only one message at a time. Small requests have
-  their turn between two portions, however many large requests there are.
+  built in portions and encoded in a thread, and only one message and one fetch at a time. Small
+  requests have their turn between two portions, however many large requests there are.
 
 `server.py` counts, handlers read. Rejected: a quota for each address, because behind a proxy or on
 loopback all clients share one.
@@ -86,21 +87,24 @@ class Budgets:
             return most
         return max(0, min(most, (self.response_bytes_max - self.response_bytes) // 2))
 
-    def is_next_fetch(self, poll: object) -> bool:
-        """Return whether nobody has the turn to read many records, or is to have it before `poll`.
+    def reserve_fetch(self, poll: object) -> bool:
+        """Let a fetch keep many records until it begins, unless another one does, or has begun.
 
-        If so, others come behind it from now on, unless it is freed without `begin_fetch`.
+        A fetch that keeps few may still begin before it. What is reserved ends with `begin_fetch`,
+        or when the fetch is freed.
+
+        Returns: Whether it is reserved for `poll`.
         """
-        found = None if self._next_fetch is None else self._next_fetch()
-        if self._fetches or (found is not None and found is not poll):
+        reserved = None if self._next_fetch is None else self._next_fetch()
+        if self._fetches or (reserved is not None and reserved is not poll):
             return False
         self._next_fetch = ref(poll)
         return True
 
-    async def begin_fetch(self) -> None:
+    async def begin_fetch(self, poll: object) -> None:
         """Wait for the turn to read many records; `end_fetch` must follow.
 
-        Inside the turn nothing is waited for that other requests can keep busy.
+        Inside the turn a fetch waits for the threads of large messages, and for no lock.
         """
         self._fetches += 1
         try:
@@ -108,7 +112,8 @@ class Budgets:
         except BaseException:
             self._fetches -= 1
             raise
-        self._next_fetch = None
+        if self._next_fetch is not None and self._next_fetch() is poll:
+            self._next_fetch = None
 
     def end_fetch(self) -> None:
         """Let the next fetch of many records have its turn."""

@@ -5,7 +5,8 @@ readers pass over it, and the offsets behind it stay what they were. Where only 
 header are damaged that follow from its place in the log (offset, size, epoch, magic), the batch is
 recovered. Compaction leaves gaps: a batch with a damaged offset and room for others beside it could
 stand at several offsets, and is lost. Where the offsets of two intact batches contradict each other
-and either batch could stand elsewhere, both are lost: no record may get a wrong offset.
+and either batch could stand elsewhere, both are lost: no record may get a wrong offset, as far as
+the batches beside it are intact.
 """
 
 from collections.abc import Iterator
@@ -167,6 +168,8 @@ def _doubtful_end(
         of the next batch where either offset may be damaged.
     """
     header = batches.read_header(source.pread(HEADER_BYTES, position))
+    if header.base_offset == expected:
+        return position
     behind = position + header.size
     next_offset = _base_offset(source.pread(HEADER_BYTES, behind))
     if next_offset is None or next_offset > header.last_offset:

@@ -35,6 +35,7 @@ log = logging.getLogger("headrace.log")
 _CHUNK_BYTES = 1 << 20
 LEADER_EPOCH = 0  # of every batch: there is one broker
 _OFFSETS_MAX = (1 << 31) - 1  # above the first, in an index
+_TIMES = -1  # no position: the log contradicts the time index, and cannot be indexed
 _ANOTHER = "the file is not the segment of which the checksums were written"
 
 
@@ -250,24 +251,27 @@ class Segment:
         return self._find_from(index.position_of(offset), offset, trusted=True)
 
     def position_before(self, timestamp: int) -> int:
-        """Where to begin to look for the first record as late as `timestamp`.
-
-        Raises: CorruptBatch.
-        """
-        entry = self.index.time_before(timestamp)
-        if entry is None:
+        """Where to begin to look for the first record as late as `timestamp`."""
+        entry, used = self.index.time_before(timestamp), self._index
+        if entry is None or _TIMES in self._damaged:
             return 0
-        found = self.find(entry[0])
-        if found is not None:
-            position, header = found
-            if (header.last_offset, header.max_timestamp) == entry:
-                return position
-            self._require_checksum(position, header)
-        # A power cut can leave another time, or another offset with it.
-        suspicion = CorruptBatch(f"timestamp {entry[1]} is not that of offset {entry[0]}")
-        index = self._replaced_index(".timeindex", suspicion)
-        entry = index.time_before(timestamp)
-        return 0 if entry is None else index.position_of(entry[0])
+        try:
+            found = self.find(entry[0])
+            if found is not None and self._index is used:
+                position, header = found
+                if (header.last_offset, header.max_timestamp) == entry:
+                    return position
+                self._require_checksum(position, header)
+            if self._index is used:
+                # A power cut can leave another time, or another offset with it.
+                suspicion = CorruptBatch(f"timestamp {entry[1]} is not that of offset {entry[0]}")
+                self._replaced_index(".timeindex", suspicion)
+        except CorruptBatch as damage:
+            # Of the log. The record may stand before it; whoever walks there names it.
+            self._damaged[_TIMES] = str(damage)
+            return 0
+        entry = self.index.time_before(timestamp)
+        return 0 if entry is None else self.index.position_of(entry[0])
 
     def _replaced_index(self, suffix: str, suspicion: CorruptBatch) -> SegmentIndex:
         """Make the indexes from the log, because it contradicts one of them.
@@ -539,7 +543,10 @@ class Segment:
             return False
         suffix = ".index"
         try:
-            latest = self._take_from_tail(tail, size)
+            start = self._start_of(tail)
+            if tail.position - start > _CHUNK_BYTES:
+                return False  # verified once, instead of many headers at each start
+            latest = self._take_from_tail(start, size)
             if latest != (tail.max_timestamp, tail.max_timestamp_offset):
                 suffix = ".timeindex"
                 raise CorruptBatch(f"the highest timestamp is {latest[0]} at offset {latest[1]}")
@@ -551,8 +558,8 @@ class Segment:
         self._blocks, self._index, self._saved_size = None, None, size
         return True
 
-    def _take_from_tail(self, tail: Tail, size: int) -> tuple[int, int]:
-        """Count the batches from the first one that a last entry names.
+    def _take_from_tail(self, position: int, size: int) -> tuple[int, int]:
+        """Count the batches from the first one that a last entry names, or from one before it.
 
         A time index that a power cut has shortened names another batch than the one with the
         highest timestamp, by which retention goes. Source: LogSegment.readLargestTimestamp (4.3).
@@ -560,11 +567,6 @@ class Segment:
         Returns:
             The highest timestamp of these batches, and the last offset of the first that has it.
         """
-        header = self.header_at(tail.position)
-        if header.last_offset != tail.offset:
-            problem = f"{header.last_offset} stands at {tail.position}, not {tail.offset}"
-            raise CorruptBatch(problem)
-        position = self._start_of(tail)
         self.end_offset, highest, highest_offset = self.base_offset, NO_TIMESTAMP, self.base_offset
         while position < size:
             header = self.header_at(position)
@@ -577,7 +579,14 @@ class Segment:
         return highest, highest_offset
 
     def _start_of(self, tail: Tail) -> int:
-        """Return a position at or before the batches that the last entries name."""
+        """Return a position at or before the batches that the last entries name.
+
+        Raises: CorruptBatch where the last entry of the offset index names none.
+        """
+        header = self.header_at(tail.position)
+        if header.last_offset != tail.offset:
+            problem = f"{header.last_offset} stands at {tail.position}, not {tail.offset}"
+            raise CorruptBatch(problem)
         if tail.max_timestamp == NO_TIMESTAMP:
             return 0
         if tail.max_timestamp_offset >= tail.offset:

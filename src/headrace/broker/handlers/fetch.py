@@ -66,7 +66,8 @@ def handle(request: Request, services: Services) -> Answering:
         return _later(poll, services)
     if poll.is_ready():
         return _answer(poll, services)
-    return _later(poll, services, is_read=True)
+    poll.keep_or_drop()
+    return _later(poll, services, is_read=not poll.has_let_go)
 
 
 async def _large(request: Request, services: Services) -> Answer:
@@ -161,8 +162,7 @@ async def _when_ready(poll: "_Poll", services: Services) -> Answer:
         return await _large_answer(poll, services)
     with services.waits.watch(poll.keys(), poll.may_be_ready) as watch:
         while not poll.is_ready():
-            poll.let_go()
-            poll.end_turn()
+            poll.rest()
             left_ms = elapsed_ms(services.clock.mono(), deadline)
             time_is_up = not await watch.wait(left_ms)
             if await poll.take_turn() or poll.has_let_go:
@@ -310,13 +310,13 @@ class _Poll:
         A log may take long to open: meanwhile the poll keeps few records, and not the turn.
         """
         next_partition = self.partitions[self._looked]
-        if next_partition is None or not next_partition.must_open:
+        if next_partition is None or self._looked in self._tried or not next_partition.must_open:
             await self.take_turn()
             await asyncio.sleep(0)
             return
         self.let_go()
         self.end_turn()
-        tried: set[int] = set()
+        tried = {self._looked}
         for number, index in enumerate(range(self._looked, len(self.found)), 1):
             if number % _NOTED_PORTION == 0:
                 await asyncio.sleep(0)
@@ -324,8 +324,8 @@ class _Poll:
             if partition is not None and not partition.is_open and partition.must_open:
                 await partition.open_ready()
                 tried.add(index)
+        self._tried |= tried
         await self.take_turn()
-        self._tried = tried
 
     def keys(self) -> Sequence[Hashable]:
         """Return what to wait for: the partitions that there are."""
@@ -336,11 +336,17 @@ class _Poll:
         return list(self._indexes)
 
     def let_go(self) -> None:
-        """Drop the records found while the request waits for more of them: they may be many."""
+        """Drop the records that were found, if they are many."""
         if self._bytes > LIGHT_BYTES:
             self._let_go = True
             for one in self.found:
                 one.records = b""
+
+    def rest(self) -> None:
+        """Keep little while the request waits for more; logs may be closed meanwhile."""
+        self.let_go()
+        self.end_turn()
+        self._tried = frozenset()
 
     @property
     def has_let_go(self) -> bool:
@@ -351,7 +357,6 @@ class _Poll:
         """Forget what was found."""
         self._let_go = self._failed = False
         self._bytes = self._looked = 0
-        self._tried = frozenset()
         self.found = [Found(one.asked) for one in self.found]
 
     @property
@@ -361,7 +366,7 @@ class _Poll:
 
     def keep_or_drop(self) -> None:
         """Drop what was found, unless the poll is the next one to have the turn anyway."""
-        if not self.is_light and not self._services.budgets.is_next_fetch(self):
+        if not self.is_light and not self._services.budgets.reserve_fetch(self):
             self.let_go()
 
     async def take_turn(self) -> bool:
@@ -372,7 +377,7 @@ class _Poll:
         if self._has_turn or self.is_light:
             return False
         self.keep_or_drop()
-        await self._services.budgets.begin_fetch()
+        await self._services.budgets.begin_fetch(self)
         self._has_turn = True
         if not self._let_go:
             return False
