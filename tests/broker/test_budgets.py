@@ -111,13 +111,14 @@ def test_what_is_named_often_is_answered_within_a_bound(
     assert len(wire.receive()[1]) <= bytes_max
 
 
-def test_a_fetch_reads_a_partition_once(connect: Connect) -> None:
+@pytest.mark.parametrize("times", [1000, 250])
+def test_a_fetch_reads_a_partition_once(connect: Connect, times: int) -> None:
     wire = connect()
     wire.create("orders")
     record = batches.build([Record(0, 1000, None, bytes(1000))])
     topics = [{"name": "orders", "partition_data": [{"index": 0, "records": record}]}]
     wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
-    answer = wire.call(1, 11, **fetch_of([0] * 1000))
+    answer = wire.call(1, 11, **fetch_of([0] * times))
     (topic,) = answer.responses
     assert len(topic.partitions) == 1
 

@@ -430,3 +430,47 @@ def test_a_log_that_cannot_be_opened_is_tried_once_in_a_fetch(
         rig.run(scene([1, 0, 2], waits=True))
     finally:
         rig.close()
+
+
+def test_a_fetch_that_rests_leaves_the_turn_and_ends_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it waits for may come again and again while others have the turn."""
+    disk, _ = _stopped()
+    rig = LoopRig(disk, **SETTINGS)
+    monkeypatch.setattr(fetch_handler, "LIGHT_BYTES", 0)
+    monkeypatch.setattr(fetch_handler._Poll, "may_be_ready", lambda *_: True)
+    begin_again, passes = fetch_handler._Poll.begin_again, [0]
+
+    def counted(poll: Any) -> None:
+        passes[0] += 1
+        begin_again(poll)
+
+    monkeypatch.setattr(fetch_handler._Poll, "begin_again", counted)
+
+    async def scene() -> None:
+        services, other = rig.services, frozenset[int]()
+        partition = services.partition(TOPIC, 0)
+        assert partition is not None
+        await partition.open_ready()
+        (topic,) = FETCH["topics"]
+        named = [topic | {"partitions": topic["partitions"][:1]}]
+        fields = FETCH | {"topics": named, "max_wait": 60_000, "min_bytes": 1 << 30}
+        answering = asyncio.ensure_future(Client(rig.server).call(1, 11, **fields))
+        await until(lambda: services.waits.waiting == 1)
+        assert services.budgets.reserve_fetch(other)
+        await services.budgets.begin_fetch(other)
+        services.waits.notify(partition.key)
+        await until(lambda: services.budgets._fetches == 2)
+        rig.inside.clock.advance(60_000)
+        services.waits.notify(partition.key)
+        passes[0] = 0
+        services.budgets.end_fetch()
+        answer = await asyncio.wait_for(answering, TIMEOUT)
+        assert answer.responses[0].partitions[0].records
+        assert passes[0] <= 2
+
+    try:
+        rig.run(scene())
+    finally:
+        rig.close()

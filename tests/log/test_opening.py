@@ -174,7 +174,7 @@ def test_a_hole_in_a_time_index_without_checksums_is_found_by_a_search(
 def test_a_search_by_time_does_not_index_a_damaged_log_again_and_again(
     disk: MemoryDisk, caplog: pytest.LogCaptureFixture, preads: Callable[[], int]
 ) -> None:
-    """It walks to the record, or to the damage, and names that."""
+    """It walks to the record, or to the damage and names that, or uses an entry behind it."""
     path = f"{FOLDER}/{0:020d}"
     disk.remove(f"{path}.checksums")
     disk.write(f"{path}.timeindex", bytes(8) + disk.read(f"{path}.timeindex")[8:])
@@ -185,7 +185,8 @@ def test_a_search_by_time_does_not_index_a_damaged_log_again_and_again(
     assert log.offset_for_time(WallMs(1002)) == (2, 1002)
     assert preads() < 10
     with pytest.raises(OSError, match="magic 3"):
-        log.offset_for_time(WallMs(1018))
+        log.offset_for_time(WallMs(1016))
+    assert log.offset_for_time(WallMs(1018)) == (18, 1018)
     log.close()
     assert not [one for one in caplog.records if "rebuilt" in one.getMessage()]
 
@@ -211,6 +212,23 @@ def test_a_segment_with_its_latest_record_far_from_the_end_is_verified_once(
     assert [one.getMessage() for one in caplog.records] == [
         f"{path}.checksums: the file is missing; rebuilt from the log"
     ]
+
+
+def test_an_index_that_lost_most_entries_is_rebuilt_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, disk: MemoryDisk
+) -> None:
+    """Headers would be read from its last entry on, at each start and by readers."""
+    monkeypatch.setattr(segment, "_CHUNK_BYTES", 4096)
+    path = f"{FOLDER}/{0:020d}"
+    good = disk.read(f"{path}.index")
+    disk.remove(f"{path}.checksums")
+    disk.write(f"{path}.index", good[:8])
+    for _ in range(2):
+        opened(disk).close()
+    assert [one.getMessage() for one in caplog.records] == [
+        f"{path}.index: does not agree with the log (entries behind offset 4 are missing); rebuilt"
+    ]
+    assert disk.read(f"{path}.index") == good
 
 
 def test_after_a_crash_the_last_segment_is_read_and_the_producers_known(disk: MemoryDisk) -> None:

@@ -90,8 +90,8 @@ class Budgets:
     def reserve_fetch(self, poll: object) -> bool:
         """Let a fetch keep many records until it begins, unless another one does, or has begun.
 
-        A fetch that keeps few may still begin before it. What is reserved ends with `begin_fetch`,
-        or when the fetch is freed.
+        A fetch that keeps few may still begin before it. What is reserved ends with `begin_fetch`
+        or `unreserve_fetch`, or when the fetch is freed.
 
         Returns: Whether it is reserved for `poll`.
         """
@@ -112,6 +112,10 @@ class Budgets:
         except BaseException:
             self._fetches -= 1
             raise
+        self.unreserve_fetch(poll)
+
+    def unreserve_fetch(self, poll: object) -> None:
+        """Let other fetches keep many records, where this one was to begin next."""
         if self._next_fetch is not None and self._next_fetch() is poll:
             self._next_fetch = None
 

@@ -251,9 +251,15 @@ class Segment:
         return self._find_from(index.position_of(offset), offset, trusted=True)
 
     def position_before(self, timestamp: int) -> int:
-        """Where to begin to look for the first record as late as `timestamp`."""
+        """Where to begin to look for the first record as late as `timestamp`.
+
+        Where the log is damaged, this may be its start: the record can stand before the damage, and
+        whoever walks there names it.
+
+        Raises: CorruptBatch where indexes that are lost cannot be made again.
+        """
         entry, used = self.index.time_before(timestamp), self._index
-        if entry is None or _TIMES in self._damaged:
+        if entry is None:
             return 0
         try:
             found = self.find(entry[0])
@@ -262,14 +268,18 @@ class Segment:
                 if (header.last_offset, header.max_timestamp) == entry:
                     return position
                 self._require_checksum(position, header)
-            if self._index is used:
-                # A power cut can leave another time, or another offset with it.
-                suspicion = CorruptBatch(f"timestamp {entry[1]} is not that of offset {entry[0]}")
-                self._replaced_index(".timeindex", suspicion)
-        except CorruptBatch as damage:
-            # Of the log. The record may stand before it; whoever walks there names it.
-            self._damaged[_TIMES] = str(damage)
+        except CorruptBatch:
             return 0
+        if self._index is used:
+            if _TIMES in self._damaged:
+                return 0
+            # A power cut can leave another time, or another offset with it.
+            suspicion = CorruptBatch(f"timestamp {entry[1]} is not that of offset {entry[0]}")
+            try:
+                self._replaced_index(".timeindex", suspicion)
+            except CorruptBatch as damage:
+                self._damaged[_TIMES] = str(damage)  # to try again would take long
+                return 0
         entry = self.index.time_before(timestamp)
         return 0 if entry is None else self.index.position_of(entry[0])
 
@@ -546,7 +556,7 @@ class Segment:
             start = self._start_of(tail)
             if tail.position - start > _CHUNK_BYTES:
                 return False  # verified once, instead of many headers at each start
-            latest = self._take_from_tail(start, size)
+            latest = self._take_from_tail(start, tail, size)
             if latest != (tail.max_timestamp, tail.max_timestamp_offset):
                 suffix = ".timeindex"
                 raise CorruptBatch(f"the highest timestamp is {latest[0]} at offset {latest[1]}")
@@ -558,7 +568,7 @@ class Segment:
         self._blocks, self._index, self._saved_size = None, None, size
         return True
 
-    def _take_from_tail(self, position: int, size: int) -> tuple[int, int]:
+    def _take_from_tail(self, position: int, tail: Tail, size: int) -> tuple[int, int]:
         """Count the batches from the first one that a last entry names, or from one before it.
 
         A time index that a power cut has shortened names another batch than the one with the
@@ -568,7 +578,11 @@ class Segment:
             The highest timestamp of these batches, and the last offset of the first that has it.
         """
         self.end_offset, highest, highest_offset = self.base_offset, NO_TIMESTAMP, self.base_offset
+        # Further behind the last entry there would be others.
+        indexed = tail.position + max(self.interval_bytes, _CHUNK_BYTES)
         while position < size:
+            if position > indexed:
+                raise CorruptBatch(f"entries behind offset {tail.offset} are missing")
             header = self.header_at(position)
             self._require_fit(header, position, size)
             self.end_offset = header.last_offset + 1

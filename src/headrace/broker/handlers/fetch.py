@@ -42,6 +42,7 @@ log = logging.getLogger("headrace.broker")
 _KEY = 1
 _ALL = slice(None)
 _NO_INDEXES: Mapping[Hashable, int] = {}
+_DECODED_MAX = DECODE_BYTES_MAX // 16  # partitions of a request that is decoded on the loop
 _NOTED_PORTION = 1000  # partitions whose answer is noted without a pause
 # Partitions that are read without a pause: a file is read for each, and where compaction has left a
 # gap at the offset, the batch before it is verified.
@@ -149,7 +150,7 @@ def _begun(
             return Raw(encoded(asking, [], NO_SESSION, error_code(refused)))
         session = services.fetch_sessions.get(asking.session_id)
         asked = asking.asked if session is None else list(session.partitions.values())
-    if session is None and 1 < len(asked) <= PORTION:  # of more, it was done in a thread
+    if session is None and 1 < len(asked) <= _DECODED_MAX:  # of more, it was done in a thread
         asked = _once_each(asked)
     return asked, session
 
@@ -169,7 +170,8 @@ async def _when_ready(poll: "_Poll", services: Services) -> Answer:
                 poll.begin_again()
                 await _look(poll)
             await _look_again(poll, services, deadline)  # also for what came between two portions
-            if time_is_up:
+            # What comes while it waits for its turn can notify it again and again.
+            if time_is_up or elapsed_ms(services.clock.mono(), deadline) <= 0:
                 break
     return await _large_answer(poll, services)
 
@@ -346,6 +348,7 @@ class _Poll:
         """Keep little while the request waits for more; logs may be closed meanwhile."""
         self.let_go()
         self.end_turn()
+        self._services.budgets.unreserve_fetch(self)
         self._tried = frozenset()
 
     @property
@@ -426,6 +429,8 @@ class _Poll:
         one, known = self.found[index], self.partitions[index]
         if known is None or self._bytes_min <= self._bytes + 1:
             return True
+        if one.high_watermark < 0 and not one.code:
+            return False  # it is read in the present look
         if not self._is_there(known) or known.start_offset != one.start_offset:
             return True
         produced = self._produced[index]
