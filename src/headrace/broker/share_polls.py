@@ -176,7 +176,7 @@ class SharePoll:
         for number, where in enumerate(self.order, 1):
             if number % LOOK_PORTION == 0:
                 yield
-            partition, share = self._place(where)
+            partition, share = self._place(self._key(where))
             if partition is None or share is None:
                 return True
             wanted = reach(share, self._records_max, self._policy.window)
@@ -218,10 +218,10 @@ class SharePoll:
     def _key(self, where: TopicPartition) -> ShareKey:
         return ShareKey(self._group, where.topic_id, where.partition)
 
-    def _place(self, where: TopicPartition) -> tuple[Partition | None, SharePartition | None]:
+    def _place(self, key: ShareKey) -> tuple[Partition | None, SharePartition | None]:
         """Its log, and its state in the group."""
-        share = self._services.shares.machine_of(self._shard).partitions.get(self._key(where))
-        return self._services.partitions.get(where.topic_id, where.partition), share
+        share = self._services.shares.machine_of(self._shard).partitions.get(key)
+        return self._services.partitions.get(key.topic_id, key.partition), share
 
     def _look_at(
         self, where: TopicPartition, found: _Found, bytes_max: int, records_max: int
@@ -231,7 +231,7 @@ class SharePoll:
             found.code, found.message = Code.UNKNOWN_TOPIC_ID, "The topic does not exist any more."
             return
         key = self._key(where)
-        partition, share = self._place(where)
+        partition, share = self._place(key)
         if partition is None:
             found.code, found.message = Code.UNKNOWN_TOPIC_OR_PARTITION, _NOT_BEGUN
             return
@@ -324,15 +324,22 @@ def _deliverable(piece: Slice) -> Slice:
     Raises:
         CorruptBatch: it is the first.
     """
+    for one in piece.headers:
+        if not 0 <= one.record_count <= one.size:
+            return _possible(piece)
+    return piece
+
+
+def _possible(piece: Slice) -> Slice:
+    """As `_deliverable`, by more than the number of records. Raises: CorruptBatch."""
     size = 0
     for number, one in enumerate(piece.headers):
-        if not 0 <= one.record_count <= one.size:
-            try:
-                require_possible(one)
-            except CorruptBatch:
-                if not number:
-                    raise
-                return Slice(piece.data[:size], piece.headers[:number])
+        try:
+            require_possible(one)
+        except CorruptBatch:
+            if not number:
+                raise
+            return Slice(piece.data[:size], piece.headers[:number])
         size += one.size
     return piece
 

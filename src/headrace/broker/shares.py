@@ -428,7 +428,10 @@ class Shares:
         return logs
 
     def _resolve(self, group: str) -> _Resolved:
-        catalog = self._topics.catalog
+        catalog, known = self._topics.catalog, self._resolved.get(group)
+        is_current = self._resolved_of is catalog and self._resolved_with is self._topics.config
+        if is_current and known is not None:
+            return known
         if self._resolved_with is not self._topics.config:
             self._resolved_with = self._topics.config
             self._resolved.clear()
@@ -439,9 +442,7 @@ class Shares:
         overrides = catalog.configs_of(Resource.GROUP, group) if catalog.configured_groups else None
         if not overrides:
             return self._defaults  # names that only strangers ask for are not kept
-        known = self._resolved.get(group)
-        if known is None:
-            known = self._resolved[group] = self._resolved_from(overrides)
+        known = self._resolved[group] = self._resolved_from(overrides)
         return known
 
     def _resolved_from(self, overrides: Mapping[str, str]) -> _Resolved:

@@ -367,6 +367,12 @@ class Runs:
 
     def _records_below(self, offset: int) -> dict[Status, int]:
         """Count the records of each status below an offset."""
+        if self._chunks:
+            chunk, end = self._chunks[0], self._stop(0)
+            if len(chunk.firsts) > 1:
+                end = chunk.firsts[1]
+            if chunk.firsts[0] < offset <= end:  # within one run, as mostly
+                return {chunk.statuses[0]: offset - chunk.firsts[0]}
         counts: dict[Status, int] = defaultdict(int)
         for index in range(bisect_left(self._heads, offset)):
             chunk = self._chunks[index]

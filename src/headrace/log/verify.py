@@ -16,7 +16,8 @@ from headrace.wire import batches
 from headrace.wire.batches import CorruptBatch
 
 DERIVED = (".index", ".timeindex", checksums.SUFFIX, "recovery-point")
-_STEP_BYTES = 64 * 1024
+_STEP_BYTES = 256 * 1024  # a fifth of a millisecond of the processor, where batches are large
+_STEP_BATCHES = 100  # a millisecond
 _INTERVAL_BYTES = 1 << 30  # no index is of interest
 _ROOT_FILES = ("headrace.manifest", "meta.properties", "log-start-offset-checkpoint")
 
@@ -86,8 +87,9 @@ def verify_segment(disk: Disk, path: str, size: int) -> Iterator[int]:
     segment = Segment(disk, folder, base, _INTERVAL_BYTES, file=_Reader(disk, path))
     passed = 0
     try:
-        for _ in segment.check(size):
-            if segment.size - passed >= _STEP_BYTES:
+        for number, _ in enumerate(segment.check(size)):
+            is_long = number % _STEP_BATCHES == _STEP_BATCHES - 1
+            if is_long or segment.size - passed >= _STEP_BYTES:
                 yield segment.size - passed
                 passed = segment.size
     except CorruptBatch as error:

@@ -154,7 +154,11 @@ def acknowledge(
 
     Nobody may be told of it before the group's shard is durable.
     """
-    return [_one(services, who, part, renewing) for part in parts if part.has_batches]
+    return [
+        _one(services, who, part, renewing)
+        for part in parts
+        if part.batches is None or part.batches  # by hand, as it is done for every poll
+    ]
 
 
 def _batches_max(group: str, services: Services) -> int:
@@ -225,7 +229,9 @@ def _one(services: Services, who: SessionKey, part: ParsedPart, renewing: bool) 
     if topic_id not in services.catalog.topics_by_id:
         return told(Code.UNKNOWN_TOPIC_ID, "The topic does not exist any more.")
     batches = part.batches
-    if batches is None or len(batches) > _batches_max(group, services):
+    if batches is None or (
+        len(batches) > _BATCHES_MAX and len(batches) > _batches_max(group, services)
+    ):
         return told(Code.INVALID_REQUEST, "The acknowledgement batches are malformed.")
     renews = renewing and any(Verdict.RENEW in batch.verdicts for batch in batches)
     if renews and not services.shares.settings(group).renew_enable:

@@ -51,7 +51,7 @@ def handle(request: Request, services: Services) -> Answering:
     who = session_key(asking, services)
     if isinstance(who, Refused):
         return _refusal(who, services)
-    has_acks = any(part.has_batches for part in parts)
+    has_acks = any(part.batches is None or part.batches for part in parts)
     refused = _malformed(asking, has_acks)
     if refused is not None:
         return _refusal(refused, services)
@@ -77,15 +77,15 @@ def handle(request: Request, services: Services) -> Answering:
         return _ended(services, who, asking, ended)
     if asking.epoch != FINAL and (
         is_large
-        or len(_order(services, who)) > LOOK_PORTION
+        or len(services.shares.sessions.sessions[who].partitions) > LOOK_PORTION
         or services.shares.is_finishing(who)
         # The other logs of the session were opened when they were new to it.
         or any(map(services.partitions.must_open, added))
     ):
         session = services.shares.sessions.sessions.get(who)
         return _in_portions(services, who, asking, parts, added, session)
-    acked = acknowledge(services, who, parts, renewing=asking.renews)
-    poll, wait_ms_max = _poll(services, who, asking, parts, acked)
+    acked = acknowledge(services, who, parts, renewing=asking.renews) if has_acks else ()
+    poll, wait_ms_max = _poll(services, who, asking, added, acked, has_acks=has_acks)
     if poll.order and services.waits.waiting_for(wait_key(who[0])):
         # What the acknowledgements made room for is for those who waited: they are awake, and look
         # first. Else members that are quick to come back would leave nothing to the others.
@@ -115,7 +115,8 @@ async def _in_portions(
     if not is_awaited:  # nobody reads what would be acquired for the request
         poll = SharePoll(services, who, asking, (), added, acked)
         return _answer(services, who, poll.outcome(await _fault(services, who)))
-    poll, wait_ms_max = _poll(services, who, asking, parts, acked)
+    has_acks = any(part.has_batches for part in parts)
+    poll, wait_ms_max = _poll(services, who, asking, added, acked, has_acks=has_acks)
     if poll.order:
         services.shares.shard(who[0]).when_durable(poll.acknowledged)
     return await _when_found(services, who, poll, asking, wait_ms_max)
@@ -131,12 +132,10 @@ async def _ended(
 
 
 def _poll(
-    services: Services, who: SessionKey, asking: FetchRequest, parts: Sequence[ParsedPart],
-    acked: Sequence[AcknowledgedPart],
+    services: Services, who: SessionKey, asking: FetchRequest, added: Sequence[TopicPartition],
+    acked: Sequence[AcknowledgedPart], *, has_acks: bool,
 ) -> tuple[SharePoll, int]:  # fmt: skip
     """Return the search for records of a request, and how long it may wait for some."""
-    added = [TopicPartition(part.topic_id, part.partition) for part in parts]
-    has_acks = any(part.has_batches for part in parts)
     order: Sequence[TopicPartition] = ()
     told: Sequence[TopicPartition] = ()
     if asking.epoch == FINAL:
