@@ -18,8 +18,10 @@ from headrace.broker.share_polls import SharePoll
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
 from headrace.core.shard_words import AlterShareOffsets
+from headrace.log.api import Slice
 from headrace.wire import batches, codec
 from headrace.wire.batches import Record
+from headrace.wire.compression import Codec
 
 from .inside_rig import Inside, play
 from .test_runtime import rebuilt
@@ -485,3 +487,20 @@ def test_a_stored_batch_that_claims_what_it_cannot_hold_is_not_sent(claimed: int
         assert (told.error_code, len(acquired(told))) == (Code.NONE, BATCH)
 
     run(work)
+
+
+def test_a_stored_batch_is_judged_by_itself() -> None:
+    """One beside it may have more records than bytes, as it is well compressed."""
+    (plain,) = batches.headers(batches.build([Record(0, 5, b"k", b"v" * 30)]))
+    records = [Record(0, 5, None, None)] * 100_000
+    (packed,) = batches.headers(batches.build(records, compression=Codec.ZSTD))
+    assert packed.record_count > packed.size
+    claiming = plain._replace(record_count=plain.size)  # more than it holds, and few
+    for headers in ([claiming], [claiming, packed], [packed, claiming]):
+        piece = Slice(bytes(sum(one.size for one in headers)), headers)
+        assert share_polls._deliverable(piece) is piece
+    lying = plain._replace(record_count=1 << 30)
+    piece = Slice(bytes(packed.size + lying.size), [packed, lying])
+    assert share_polls._deliverable(piece).headers == [packed]
+    with pytest.raises(batches.CorruptBatch):
+        share_polls._deliverable(Slice(bytes(lying.size), [lying]))

@@ -331,15 +331,16 @@ def _deliverable(piece: Slice) -> Slice:
 
 
 def _possible(piece: Slice) -> Slice:
-    """As `_deliverable`, by more than the number of records. Raises: CorruptBatch."""
+    """As `_deliverable`, where a batch has more records than bytes. Raises: CorruptBatch."""
     size = 0
     for number, one in enumerate(piece.headers):
-        try:
-            require_possible(one)
-        except CorruptBatch:
-            if not number:
-                raise
-            return Slice(piece.data[:size], piece.headers[:number])
+        if not 0 <= one.record_count <= one.size:
+            try:
+                require_possible(one)
+            except CorruptBatch:
+                if not number:
+                    raise
+                return Slice(piece.data[:size], piece.headers[:number])
         size += one.size
     return piece
 

@@ -122,7 +122,8 @@ async def _look(poll: "_Poll") -> None:
 
 async def _look_again(poll: "_Poll", services: Services, deadline: MonoMs) -> None:
     """Look at what has moved until there is enough, the time is up, or nothing moved meanwhile."""
-    while await poll.look_again() and not poll.is_ready():
+    # What is ready may have a log that cannot be opened.
+    while not poll.is_ready() and await poll.look_again():
         if elapsed_ms(services.clock.mono(), deadline) <= 0:
             break
 
