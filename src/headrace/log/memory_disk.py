@@ -254,7 +254,8 @@ class MemoryDisk:
         if folder in self._files:
             return ()
         prefix = f"{folder}/" if folder else ""
-        return tuple([path for path in tuple(self._files) if path.startswith(prefix)])
+        # A copy: other threads may change it while a tuple of its keys is made.
+        return tuple([path for path in self._files.copy() if path.startswith(prefix)])
 
 
 def _fault(code: int) -> OSError:
