@@ -1,7 +1,8 @@
 """ListLeaseSessions (20921): the sessions of `core/leases.py`; see `wire/lease_sessions.py`."""
 
-from collections.abc import Iterator
-from itertools import islice
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
@@ -14,6 +15,7 @@ from headrace.wire import lease_sessions as wire
 from headrace.wire.primitives import Reader
 
 _PORTION = 50  # sessions that are described without a pause
+_LOOKED = 10_000  # keys that are looked at without a pause
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -26,11 +28,14 @@ async def _listed(
     call: wire.ListLeaseSessionsRequest, services: Services
 ) -> wire.ListLeaseSessionsResponse:
     machines = [shard.machine for shard in services.shares.shards]
-    page = islice(_walk(call, services), wire.SESSIONS_MAX + 1)
-    async with services.budgets.one_large():
-        found = [
-            await _session(one, services) async for one in services.budgets.portions(page, _PORTION)
-        ]
+    found = list[wire.Session]()
+    async with services.budgets.one_large(), aclosing(_walk(call, services)) as leases:
+        async for lease in leases:
+            found.append(await _session(lease, services))
+            if len(found) > wire.SESSIONS_MAX:
+                break
+            if len(found) % _PORTION == 0:
+                await asyncio.sleep(0)
     faulty = await services.shares.durable(machines)
     if faulty is not None:
         return wire.ListLeaseSessionsResponse(error_code(faulty), faulty.message)
@@ -38,8 +43,13 @@ async def _listed(
     return wire.ListLeaseSessionsResponse(Code.NONE, None, sessions, more)
 
 
-def _walk(call: wire.ListLeaseSessionsRequest, services: Services) -> Iterator[Lease]:
-    """Yield the leases of the request in order; leases may come and go between two steps."""
+async def _walk(
+    call: wire.ListLeaseSessionsRequest, services: Services
+) -> AsyncGenerator[Lease, None]:
+    """Yield the leases of the request in order, with a pause after each `_LOOKED` of a group.
+
+    Leases may come and go between two steps.
+    """
     shares, after = services.shares, (call.after_group, call.after_session)
     groups = [
         name
@@ -48,9 +58,15 @@ def _walk(call: wire.ListLeaseSessionsRequest, services: Services) -> Iterator[L
         if name >= call.after_group and call.group in ("", name)
     ]
     for name in ascending(groups):
-        known = shares.machine(name).leases_of(name)
-        for session in ascending(session for group, session in known if (group, session) > after):
-            lease = known.get((name, session))
+        keys = list(shares.machine(name).leases_of(name))
+        later = list[str]()
+        for first in range(0, len(keys), _LOOKED):
+            part = keys[first : first + _LOOKED]
+            later += [session for group, session in part if (group, session) > after]
+            if len(part) == _LOOKED:
+                await asyncio.sleep(0)
+        for session in ascending(later):
+            lease = shares.machine(name).leases_of(name).get((name, session))
             if lease is not None:
                 yield lease
 
