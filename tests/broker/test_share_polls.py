@@ -38,8 +38,8 @@ ALL = range(WINDOW)
 class Broker(Inside):
     """The inside of a broker, a topic with three windows of records, and its members' requests."""
 
-    def __init__(self) -> None:
-        super().__init__(group_share_partition_max_record_locks=str(WINDOW))
+    def __init__(self, **settings: str) -> None:
+        super().__init__(None, group_share_partition_max_record_locks=str(WINDOW), **settings)
         self.dispatcher = Dispatcher(self.services)
         self.topic_id = uuid4()
         self.epochs = {"a": 0, "b": 0, "c": 0}
@@ -64,6 +64,7 @@ class Broker(Inside):
         apart: bool = False,
         bytes_min: int = 1,
         named: bool = True,
+        group: str = "g",
     ) -> "asyncio.Future[Any]":
         """The only partition of what a ShareFetch that accepts these ranges is answered.
 
@@ -82,7 +83,7 @@ class Broker(Inside):
             FETCH,
             2,
             {
-                "group_id": "g",
+                "group_id": group,
                 "member_id": member,
                 "share_session_epoch": self.epochs[member],
                 "max_wait": wait_ms,

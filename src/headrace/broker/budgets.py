@@ -9,6 +9,8 @@ Any client may send any request, so each cost has a bound that holds before the 
 - fetches of many records: what they have read is not counted until they are answered. Of those that
   need more than one step, only one at a time keeps more than `LIGHT_BYTES` between two steps, and
   one that is to begin next.
+- share fetches: what they have acquired waits for the journal, and for pauses where there are many
+  partitions. Together with what clients have not read, it stays within the bytes of responses.
 - large messages: a request that is large is decoded in a thread, a response with many elements is
   built in portions and encoded in a thread, and only one message and one fetch at a time. Small
   requests have their turn between two portions, however many large requests there are.
@@ -56,6 +58,8 @@ class Budgets:
         self._threads = threads
         self.request_bytes = 0
         self.response_bytes = 0
+        self.acquired_bytes = 0  # of records that share fetches keep until they are answered
+        self.share_fetch_waits = False  # for room
         self._one_large = asyncio.Lock()
         self._one_fetch = asyncio.Lock()
         self._fetches = 0  # that have the turn, or wait for it
@@ -86,6 +90,15 @@ class Budgets:
         if not self.response_bytes:
             return most
         return max(0, min(most, (self.response_bytes_max - self.response_bytes) // 2))
+
+    @property
+    def share_fetch_bytes_max(self) -> int:
+        """As `fetch_bytes_max`, where what share fetches keep counts as not read."""
+        most = self.fetch_bytes_max
+        if not self.acquired_bytes:
+            return most
+        left = self.response_bytes_max - self.response_bytes - self.acquired_bytes
+        return max(0, min(most, left // 2))
 
     def reserve_fetch(self, poll: object) -> bool:
         """Let a fetch keep many records until it begins, unless another one does, or has begun.
@@ -185,6 +198,24 @@ class Budgets:
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run `work`, which must not touch state of the broker, beside the event loop."""
         return await self._threads.run(work)
+
+
+class AcquiredBytes:
+    """Counts the records that a share fetch keeps; they count until this is freed."""
+
+    __slots__ = ("_budgets", "_bytes")
+
+    def __init__(self, budgets: Budgets) -> None:
+        self._budgets = budgets
+        self._bytes = 0
+
+    def add(self, count: int) -> None:
+        """Count so many bytes more."""
+        self._bytes += count
+        self._budgets.acquired_bytes += count
+
+    def __del__(self) -> None:
+        self._budgets.acquired_bytes -= self._bytes
 
 
 def encoded_and_freed(key: int, version: int, answer: dict[str, Any]) -> bytearray:

@@ -92,8 +92,10 @@ class Later:
             self._when_ready()
 
     def answer(self) -> Answer:
-        assert self._answer is not None, "asked for before it was set"
-        return self._answer()
+        """Make the answer, once; what it was made of is kept no longer."""
+        answer, self._answer = self._answer, None
+        assert answer is not None, "it is set, and made once"
+        return answer()
 
     async def wait(self) -> Answer:
         """Return the answer once it is ready."""

@@ -24,6 +24,7 @@ from headrace.broker.dispatch import JOIN_BYTES_MAX, Buffers, Dispatcher, Peer, 
 from headrace.broker.loop_turns import COSTLY_SECONDS, InTurns, LoopUse, Turns
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
+from headrace.broker.share_polls import room_left
 from headrace.broker.waiting_input import WaitingInput
 from headrace.log.buggify import buggify
 from headrace.wire.frames import STAGING_BYTES, Frames
@@ -151,6 +152,8 @@ class Server:
         if count:
             self.unread[connection] = count
             self._look_at_memory_soon()
+        else:
+            room_left(self.services)
 
     def has_room(self, count: int) -> bool:
         """Return whether requests may take `count` bytes more."""

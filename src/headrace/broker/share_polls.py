@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
+from headrace.broker.budgets import AcquiredBytes
 from headrace.broker.errors import Code, error_code
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import StorageFault
@@ -29,6 +30,7 @@ from headrace.wire.batches import CorruptBatch, require_possible
 from headrace.wire.primitives import Buffer
 from headrace.wire.share_requests import AcknowledgedPart, Acquisition, FetchedPart, FetchRequest
 
+ROOM = "room for acquired records"  # a key of `Waits`, as no partition has
 _RECORD_LIMIT = 1
 LOOK_PORTION = 200  # partitions that are looked at without a pause
 _READ_BYTES_MAX = 1 << 20
@@ -49,6 +51,13 @@ class _Found:
     count: int = 0  # of the records acquired
 
 
+def room_left(services: Services) -> None:
+    """Wake the share fetches that lack room; call it where responses are about to take less."""
+    if services.budgets.share_fetch_waits:
+        services.budgets.share_fetch_waits = False
+        services.waits.notify(ROOM)
+
+
 class SharePoll:
     """One request for records, and what was found for it so far.
 
@@ -56,6 +65,10 @@ class SharePoll:
         order: the partitions to look at, the first of them first.
         told: those of which something is told even when there is nothing.
         acked: what became of the acknowledgements that came with it.
+
+    Attributes:
+        lacks_room: Whether the last look read nothing, as other responses take all the memory that
+            there is for them. `ROOM` is notified when there is some again.
     """
 
     def __init__(
@@ -78,6 +91,8 @@ class SharePoll:
         self._policy = services.shares.policy(self._group)
         self._told = frozenset(told)
         self._found: dict[TopicPartition, _Found] = {}
+        self._kept = AcquiredBytes(services.budgets)
+        self.lacks_room = False
         for one in acked:
             where = TopicPartition(one.topic_id, one.partition)
             found = self._found.setdefault(where, _Found(acked=one))
@@ -142,7 +157,13 @@ class SharePoll:
             self._machine = self._shard.machine
             for found in self._found.values():
                 found.records, found.acquired, found.count = b"", [], 0
-        bytes_left = min(self._asking.bytes_max, self._services.budgets.fetch_bytes_max)
+            self._kept = AcquiredBytes(self._services.budgets)
+        room = self._services.budgets.share_fetch_bytes_max
+        self.lacks_room = room <= 0
+        if self.lacks_room:
+            self._services.budgets.share_fetch_waits = True
+            return False
+        bytes_left = min(self._asking.bytes_max, room)
         if bytes_min > 1 and not (yield from self._has(min(bytes_min, bytes_left))):
             return False
         records_left = self._records_max
@@ -152,6 +173,7 @@ class SharePoll:
                 break
             if number % LOOK_PORTION == 0:
                 yield
+                bytes_left = min(bytes_left, self._services.budgets.share_fetch_bytes_max)
             found = self._found.get(where) or _Found()
             found.code, found.message = Code.NONE, None  # of the look before
             read_bytes = 1 if buggify("share_fetch.one_batch") else _READ_BYTES_MAX
@@ -298,6 +320,7 @@ class SharePoll:
             lasts = [end - 1 for end in event.spans.ends]
             acquired += zip(event.spans.firsts, lasts, repeat(event.deliveries), strict=False)
         found.records = _trimmed(piece, acquired[0][0], acquired[-1][1])
+        self._kept.add(len(piece.data))
         partition.traffic.fetched_bytes += len(found.records)
         found.count = sum([event.records for event in taken])
         found.acquired = acquired if exact else _cut(acquired, spans, self._asking.batch_size)

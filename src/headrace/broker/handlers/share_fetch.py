@@ -8,7 +8,7 @@ that brings none waits for as much as it wants, and takes what there is when its
 of partitions wait, too, for a little while: clients come back at once, however often.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 
 from headrace.broker.budgets import PORTION
@@ -26,7 +26,7 @@ from headrace.broker.handlers.share_acknowledge import (
 from headrace.broker.request import Answer, Answering, Later, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
-from headrace.broker.share_polls import LOOK_PORTION, SharePoll
+from headrace.broker.share_polls import LOOK_PORTION, ROOM, SharePoll, room_left
 from headrace.broker.shares import wait_key
 from headrace.core.errors import Refused, Why
 from headrace.core.share_session import FINAL, OPEN, Continue, Session, SessionKey
@@ -169,6 +169,13 @@ def _order(services: Services, who: SessionKey) -> Sequence[TopicPartition]:
     return session.partitions[turn:] + session.partitions[:turn]
 
 
+def _told(
+    services: Services, who: SessionKey, poll: SharePoll, fault: StorageFault | None
+) -> Raw:  # fmt: skip
+    """The answer of a poll, which is kept until then: its records count."""
+    return _answer(services, who, poll.outcome(fault))
+
+
 def _durable(services: Services, who: SessionKey, poll: SharePoll) -> Later | Raw:
     """The answer, once what it rests on is in the journal; an acquisition alone is not."""
     shard = services.shares.shard(who[0])
@@ -177,7 +184,8 @@ def _durable(services: Services, who: SessionKey, poll: SharePoll) -> Later | Ra
     later = Later()
 
     def tell(fault: StorageFault | None) -> None:
-        later.set(partial(_answer, services, who, poll.outcome(fault)))
+        later.set(partial(_told, services, who, poll, fault))
+        room_left(services)
 
     shard.when_durable(tell)
     return later
@@ -191,23 +199,34 @@ async def _when_found(
     began = services.clock.mono()
     keys = [*poll.order, wait_key(who[0])]
     # What comes to a partition while a look pauses behind it must end the wait, too.
-    watched = keys if len(poll.order) >= LOOK_PORTION and not services.waits.is_full else ()
-    with services.waits.watch(watched) as watch:
+    watched = len(poll.order) >= LOOK_PORTION and not services.waits.is_full
+    lacking = [*keys, ROOM]
+
+    def lacks(key: Hashable) -> bool:
+        return key != ROOM or poll.lacks_room
+
+    with services.waits.watch(lacking if watched else (), lacks) as watch:
         # Both at first too: something may have come before this task began to run.
         while poll.is_awaited and not await poll.look_in_portions(bytes_min):
             wait_ms = min(wait_ms_max, _ERRORS_WAIT_MS) if poll.has_errors else wait_ms_max
             left_ms = wait_ms - elapsed_ms(began, services.clock.mono())
-            wait = watch.wait(left_ms) if watched else services.waits.wait(keys, left_ms)
+            if watched:
+                wait = watch.wait(left_ms)
+            else:
+                wait = services.waits.wait(lacking if poll.lacks_room else keys, left_ms)
             if not await wait:
                 if bytes_min > 1 and wait_ms_max > 0 and poll.is_awaited:
                     await poll.look_in_portions()
                 break
     parts = poll.outcome(await _fault(services, who))
     if len(parts) <= PORTION:
-        return _answer(services, who, parts)
-    written = _written(services, who, parts)
-    async with services.budgets.one_large():
-        return Raw(await services.budgets.in_thread(written))
+        answer = _answer(services, who, parts)
+    else:
+        written = _written(services, who, parts)
+        async with services.budgets.one_large():
+            answer = Raw(await services.budgets.in_thread(written))
+    room_left(services)  # who waits for it runs when this is sent
+    return answer
 
 
 async def _fault(services: Services, who: SessionKey) -> StorageFault | None:

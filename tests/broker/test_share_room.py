@@ -1,0 +1,152 @@
+"""Records that share fetches keep until they are answered have a bound over all connections."""
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from headrace.broker.dispatch import Pending
+from headrace.broker.server import Connection, Server
+from headrace.broker.share_polls import SharePoll
+from headrace.core.errors import Refused
+from headrace.core.shard_words import AlterShareOffsets
+
+from .inside_rig import play
+from .test_share_polls import BATCH, LONG_MS, WINDOW, Broker, acquired
+
+SECONDS_MAX = 10
+HELD = 20  # records of each member
+BATCHES = 3 * WINDOW // BATCH
+ROOM = "headrace_queued_max_response_bytes"
+
+
+def run(work: Callable[[Broker], Coroutine[Any, Any, None]], room: int) -> None:
+    play(partial(Broker, **{ROOM: str(room)}), work)
+
+
+async def _held(broker: Broker) -> dict[str, range]:
+    """Let each member have records; return whose are which."""
+    held = {}
+    for name in broker.epochs:
+        got = acquired(await broker.fetch(name, records=HELD))
+        held[name] = range(got[0], got[-1] + 1)
+    return held
+
+
+def test_who_finds_no_room_gets_the_records_once_others_are_answered() -> None:
+    async def work(broker: Broker) -> None:
+        budgets = broker.services.budgets
+        held = await _held(broker)
+        assert not budgets.acquired_bytes
+        first = broker.fetch("a", held["a"], records=HELD)
+        kept = budgets.acquired_bytes
+        assert kept > 0, "it waits for the journal"
+        waiting = broker.fetch("b", records=HELD, wait_ms=LONG_MS)
+        at_once = broker.fetch("c", held["c"], records=HELD)
+        assert budgets.acquired_bytes == kept, "there is no room for more"
+        assert acquired(await first) == list(range(60, 80))
+        answer = await at_once
+        assert answer.acknowledge_error_code == 0
+        assert not acquired(answer), "it does not wait"
+        assert acquired(await waiting) == list(range(80, 100))
+        broker.responses.clear()
+        gc.collect()
+        assert not budgets.acquired_bytes
+
+    run(work, room=1)
+
+
+def test_several_share_the_room() -> None:
+    async def work(broker: Broker) -> None:
+        held = await _held(broker)
+        batch = broker.partition.log.bytes_from(0, 1 << 20) // BATCHES
+        fetches = [broker.fetch(name, held[name], records=HELD) for name in "abc"]
+        kept = broker.services.budgets.acquired_bytes
+        assert 2 * batch < kept <= 3 * batch, "two batches of one, one batch of the next"
+        found = [acquired(one) for one in await asyncio.gather(*fetches)]
+        assert found == [list(range(60, 80)), list(range(80, 90)), []]
+
+    run(work, room=350)
+
+
+def test_a_fetch_whose_connection_is_gone_leaves_its_room() -> None:
+    async def work(broker: Broker) -> None:
+        held = await _held(broker)
+        broker.fetch("a", held["a"], records=HELD).cancel()
+        assert broker.services.budgets.acquired_bytes > 0
+        broker.responses.clear()  # nobody is left who would send it
+        waiting = broker.fetch("b", records=HELD, wait_ms=LONG_MS)
+        assert acquired(await waiting) == list(range(80, 100))
+        gc.collect()
+        assert broker.services.budgets.acquired_bytes == 0
+
+    run(work, room=1)
+
+
+def test_a_fetch_waits_for_clients_to_read() -> None:
+    async def work(broker: Broker) -> None:
+        server = Server(broker.services, broker.dispatcher)
+        other = Connection(server)
+        server.count_response_bytes(other, 2)
+        fetch = broker.fetch("a", wait_ms=LONG_MS, records=HELD)
+        await broker.until_waiting(1)
+        server.count_response_bytes(other, 0)
+        assert acquired(await asyncio.wait_for(fetch, SECONDS_MAX)) == list(range(HELD))
+
+    run(work, room=1)
+
+
+@pytest.mark.parametrize(("group", "first"), [("other", 0), ("g", 80)])
+def test_an_answer_that_waited_for_the_journal_leaves_its_room(group: str, first: int) -> None:
+    """Also where somebody waits in its own group, who looks first."""
+
+    async def work(broker: Broker) -> None:
+        budgets = broker.services.budgets
+        held = await _held(broker)
+        reset = AlterShareOffsets("other", (("orders", 0, 0),))
+        assert not isinstance(await broker.services.shares.ask("other", reset), Refused)
+        broker.epochs["d"] = 0
+        budgets.acquired_bytes += 1
+        waiting = broker.fetch("d", group=group, wait_ms=LONG_MS, records=HELD)
+        await broker.until_waiting(1)
+        budgets.acquired_bytes -= 1
+        assert acquired(await broker.fetch("a", held["a"], records=HELD)) == list(range(60, 80))
+        assert isinstance(broker.responses[-1], Pending) is (group == "other")
+        found = acquired(await asyncio.wait_for(waiting, SECONDS_MAX))
+        assert found == list(range(first, first + HELD))
+
+    run(work, room=1)
+
+
+def test_pauses_of_a_look_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look over many partitions pauses, and what others acquired meanwhile takes its room."""
+
+    async def work(broker: Broker) -> None:
+        budgets, limits = broker.services.budgets, list[int]()
+        look, look_at = SharePoll._look, SharePoll._look_at
+
+        def paused(poll: SharePoll, bytes_min: int) -> Generator[None, None, bool]:
+            looking = look(poll, bytes_min)
+            while True:
+                try:
+                    next(looking)
+                except StopIteration as end:
+                    return bool(end.value)
+                budgets.acquired_bytes += 900
+                yield
+
+        def limited(poll: SharePoll, where: Any, found: Any, bytes_max: int, most: int) -> None:
+            limits.append(bytes_max)
+            look_at(poll, where, found, bytes_max, most)
+
+        monkeypatch.setattr(SharePoll, "_look", paused)
+        monkeypatch.setattr(SharePoll, "_look_at", limited)
+        monkeypatch.setattr("headrace.broker.share_polls.LOOK_PORTION", 1)
+        monkeypatch.setattr("headrace.broker.handlers.share_fetch.LOOK_PORTION", 0)
+        assert acquired(await broker.fetch("a", records=HELD))
+        assert limits == [50]
+
+    run(work, room=1000)
