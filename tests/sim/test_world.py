@@ -104,7 +104,7 @@ def test_no_history_starts_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         start(thread)
 
     monkeypatch.setattr(Thread, "start", noted)
-    for seed in range(6):
+    for seed in range(20):
         World(seed, tell=told.append).run()
     assert any("the broker is stopped" in one for one in told), "by an orderly stop"
     assert started == []
