@@ -474,3 +474,64 @@ def test_a_fetch_that_rests_leaves_the_turn_and_ends_in_time(
         rig.run(scene())
     finally:
         rig.close()
+
+
+def test_an_append_to_a_partition_that_a_fetch_has_still_to_read_does_not_wake_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its look reads what was appended; another one would read it all once more."""
+    disk, _ = _stopped()
+    rig = LoopRig(disk, **SETTINGS)
+    monkeypatch.setattr(fetch_handler, "LIGHT_BYTES", 0)
+    monkeypatch.setattr(fetch_handler, "LOOK_PORTION", 1)
+    pause, rest = fetch_handler._Poll.pause, fetch_handler._Poll.rest
+    appends, rests = [False], [0]
+
+    async def paused(poll: Any) -> None:
+        if appends[0]:
+            appends[0] = False
+            append(1, 10)
+        await pause(poll)
+
+    def rested(poll: Any) -> None:
+        rests[0] += 1
+        rest(poll)
+
+    def append(index: int, size: int) -> None:
+        opened[index].append_records([Record(0, 1_700_000_000_000, b"k", bytes(size))])
+
+    monkeypatch.setattr(fetch_handler._Poll, "pause", paused)
+    monkeypatch.setattr(fetch_handler._Poll, "rest", rested)
+    opened: list[Partition] = []
+
+    async def scene() -> None:
+        services = rig.services
+        for index in (0, 1):
+            partition = services.partition(TOPIC, index)
+            assert partition is not None
+            await partition.open_ready()
+            opened.append(partition)
+            append(index, 10)
+        (topic,) = FETCH["topics"]
+        parts = [one | {"fetch_offset": 1} for one in topic["partitions"][:2]]
+        fields = {"topics": [topic | {"partitions": parts}], "max_wait": 60_000}
+        fields["min_bytes"] = 10_000
+        answering = asyncio.ensure_future(Client(rig.server).call(1, 11, **FETCH | fields))
+        await until(lambda: services.waits.waiting == 1)
+        await services.topics.partitions.delete_records({opened[0]: 1})
+        appends[0] = True
+        services.waits.notify(opened[0].key)  # whose start has moved: it is read again
+        await until(lambda: not appends[0] and services.waits.waiting == 1)
+        for _ in range(20):  # in which a fetch that was notified would look
+            await asyncio.sleep(0)
+        assert rests[0] == 2, "it waits again after one look"
+        append(0, 10_000)
+        answer = await asyncio.wait_for(answering, TIMEOUT)
+        for one in answer.responses[0].partitions:
+            offsets = [record.offset for record in batches.records(one.records)]
+            assert offsets == list(range(1, one.high_watermark))
+
+    try:
+        rig.run(scene())
+    finally:
+        rig.close()
