@@ -353,14 +353,17 @@ def test_a_power_cut_loses_no_claim_that_was_synced() -> None:
         assert 10 <= claim.size == 10 * claim.end_offset <= point.claim.size
 
 
-def test_a_newer_recovery_point_is_refused() -> None:
+def test_a_newer_recovery_point_is_refused_untouched() -> None:
     disk = filled(3)
     slot = bytearray(encoded(POINT, 99, Claim(0, 0, 1, 1)))
     slot[5] = 2
     with_crc = slot[:60] + damage_crc(bytes(slot[:60]))
     disk.overwrite(POINT, bytes(with_crc), 0)
-    with pytest.raises(NewerFormatError, match="format version 2 was written by a newer Headrace"):
-        opened(disk)
+    before = contents(disk)
+    for clean in (False, True):
+        with pytest.raises(NewerFormatError, match="format version 2 was written by a newer Head"):
+            opened(disk, clean=clean)
+        assert contents(disk) == before
 
 
 def damage_crc(data: bytes) -> bytes:
