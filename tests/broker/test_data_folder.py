@@ -16,11 +16,13 @@ import pytest
 
 import headrace
 from headrace.broker.config import Config
+from headrace.broker.dispatch import Dispatcher
 from headrace.broker.metrics import Metrics
 from headrace.broker.metrics_families import _topics
 from headrace.broker.partitions import Partition
 from headrace.broker.replay import JournalDamaged
 from headrace.broker.runtime import StorageFault
+from headrace.broker.server import Server
 from headrace.broker.services import Services, StartError, _cluster_id
 from headrace.core.catalog import CreateTopic, DeleteTopic
 from headrace.core.errors import Refused, Why
@@ -35,6 +37,7 @@ from headrace.sim.disk import FaultyDisk
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
+from .loop_rig import Client
 from .test_runtime import rebuilt
 
 SECONDS_MAX = 60
@@ -505,6 +508,59 @@ def test_a_mark_of_a_newer_release_is_refused_and_a_newer_time_is_ignored(
             disk.remove(CLEAN_MARK)
     assert start_of(disk) == []
     assert f"{CLOCK}: ignored: {CLOCK}: format version 9 was written by a newer" in caplog.text
+
+
+def test_damage_in_a_log_and_in_a_journal_after_a_kill_is_refused_file_by_file() -> None:
+    """A bit of each, amid what was acknowledged; batches follow both."""
+    disk, groups = MemoryDisk(), ("a", "b", "c", "d")
+    damaged = {f"orders-0/{0:020d}.log": 3000, f"__consumer_offsets-0/{0:020d}.log": 300}
+
+    def client(life: Life) -> Client:
+        return Client(Server(life.services, Dispatcher(life.services)))
+
+    async def fill() -> None:
+        life = await Life(disk).__aenter__()
+        await life.create("orders")
+        for number in range(100):
+            await life.put("orders", 0, b"%d" % number)
+        for offset in (40, 90):
+            part = {
+                "partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1,
+                "committed_metadata": "",
+            }  # fmt: skip
+            for group in groups:
+                await client(life).call(
+                    8, 8, group_id=group, generation_id_or_member_epoch=-1, member_id="",
+                    group_instance_id=None, topics=[{"name": "orders", "partitions": [part]}],
+                )  # fmt: skip
+        disk.kill()
+        with contextlib.suppress(OSError, StorageFault):
+            await life.services.close()
+
+    async def require_commits() -> None:
+        async with Life(disk) as life:
+            request = [{"group_id": group, "topics": None} for group in groups]
+            response = await client(life).call(9, 8, groups=request, require_stable=False)
+            offsets = [one.topics[0].partitions[0].committed_offset for one in response.groups]
+            assert offsets == [90] * len(groups)
+
+    run(fill)
+    good = {path: disk.read(path) for path in damaged}
+    for path, position in damaged.items():
+        assert position < len(good[path]) // 2
+        disk.write(path, flipped(good[path], position, 0))
+    topic, journal = damaged
+    before = contents(disk)
+    with pytest.raises(CorruptFileError, match=rf"^{journal} at byte .*a valid batch follows"):
+        start_of(disk)
+    assert contents(disk) == before | {CLOCK: disk.read(CLOCK)}, "neither file is changed"
+    disk.write(journal, good[journal])
+    (line,) = start_of(disk)
+    assert re.match(rf"orders-0: {topic} at byte .* a valid batch follows .*headrace repair", line)
+    assert disk.read(topic) == before[topic]
+    run(require_commits)
+    disk.write(topic, good[topic])
+    assert start_of(disk) == []
 
 
 @pytest.mark.parametrize("path", JOURNALS)
