@@ -1,6 +1,10 @@
 """What a batch reads that runs again: records whose locks ended, or that left the log, stay out."""
 
+import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -194,6 +198,56 @@ def test_locks_that_end_while_a_batch_runs_fail_it_before_its_sink(
     (again,) = back.partitions(begin, end)
     assert isinstance(again, Task)
     check_locks(cluster, "g", again.lease)
+
+
+_DRIVER = """
+import sys
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import LongType, StructType
+from headrace.spark.queue.options import QueueOptions
+from headrace.spark.queue.reader import ShareReader
+from headrace.spark.queue.remaining import LocksLost
+
+options = QueueOptions(
+    bootstrap_servers=sys.argv[1], topics=("t",), group="g", start="earliest",
+    new_checkpoint="continue",
+)
+reader = ShareReader(options, StructType().add("offset", LongType()))
+begin = reader.initialOffset()
+end = reader.latestOffset(begin, ReadMaxRows(100))
+(task,) = reader.partitions(begin, end)
+print("planned", flush=True)
+sys.stdin.readline()
+try:
+    for batch in reader.read(task):
+        print("to the sink:", batch.num_rows)
+except LocksLost as error:
+    print(error)
+reader.stop()
+"""
+
+
+def test_a_driver_that_is_suspended_past_its_locks_fails_the_batch_before_its_sink(
+    servers: str, cluster: Cluster, reader: Reader
+) -> None:
+    """By a real SIGSTOP, amid a batch: its thread for renewals stands still, too."""
+    other = reader()
+    with subprocess.Popen(
+        [sys.executable, "-c", _DRIVER, servers],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as driver:  # fmt: skip
+        try:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == "planned\n"
+            driver.send_signal(signal.SIGSTOP)
+            taken_by(other, 30)
+            driver.send_signal(signal.SIGCONT)
+            output, _ = driver.communicate("go\n", timeout=60)
+        finally:
+            driver.kill()
+    message = "the locks of 30 records of batch number 1 .* ended while the batch ran"
+    assert re.search(message, output)
+    assert "to the sink" not in output
 
 
 def test_lost_records_do_not_hide_locks_that_end_later(cluster: Cluster, reader: Reader) -> None:
