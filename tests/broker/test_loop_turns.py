@@ -1,10 +1,12 @@
 """How connections share the event loop: cheap requests do not wait for all costly ones."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from weakref import finalize
 
 import pytest
 
@@ -181,6 +183,42 @@ def test_a_request_that_is_cancelled_gives_its_turn_away() -> None:
         assert turns.waiting == 0
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_in_turns", [False, True])
+def test_a_task_that_is_cancelled_frees_what_it_keeps_at_once(*, is_in_turns: bool) -> None:
+    """Not only when the garbage collector runs: it can be many megabytes."""
+
+    class Kept:
+        pass
+
+    async def run() -> None:
+        freed = list[bool]()
+
+        async def work() -> None:
+            kept = Kept()
+            finalize(kept, freed.append, True)
+            await asyncio.sleep(60)
+            del kept
+
+        stalls = LoopStalls()
+        task = asyncio.get_running_loop().create_task(
+            InTurns(stalls, "work", work(), LoopUse(Turns(wall, cpu)))
+            if is_in_turns
+            else stalls.timed("work", work())
+        )
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        del task
+        await asyncio.sleep(0)
+        assert freed
+
+    gc.disable()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()
 
 
 def test_requests_behind_a_cancelled_one_are_not_begun(tmp_path: Path) -> None:

@@ -67,7 +67,10 @@ class Timed(Coroutine[Any, Any, T]):
                 self._stalls.add(self._name, seconds)
 
     def throw(self, *error: Any) -> Any:
-        return self._work.throw(*error)
+        try:
+            return self._work.throw(*error)
+        finally:
+            del error  # its traceback has this frame: what the work keeps would be freed late
 
     def close(self) -> None:
         self._work.close()

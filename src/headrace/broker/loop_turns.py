@@ -195,4 +195,7 @@ class InTurns(Timed[T]):
         if not self._is_started:  # a coroutine cleans up only what it has begun
             self._is_started = True
             super().send(None)
-        return super().throw(*error)
+        try:
+            return super().throw(*error)
+        finally:
+            del error  # as in `Timed.throw`
