@@ -158,7 +158,7 @@ class MemoryDisk:
     def crash(self, keep: float | Survives = 0.0) -> None:
         """Cut the power: of each file's unsynced bytes, `keep` says which part or what survives."""
         self.crashes += 1
-        for path, content in tuple(self._files.items()):
+        for path, content in self._files.copy().items():
             if callable(keep):
                 content.forget_overwritten(partial(keep, path))
             else:
