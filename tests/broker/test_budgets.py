@@ -304,13 +304,42 @@ def test_a_fetch_of_much_is_read_in_portions(
         return is_all
 
     monkeypatch.setattr(fetch._Poll, "look", look)
-    monkeypatch.setattr(fetch, "READ_PORTION_BYTES", 40_000)
+    monkeypatch.setattr(fetch, "READ_PORTION_BYTES", 50_000)
     monkeypatch.setattr(fetch, "PARTITION_BYTES_MAX", 20_000)
     answer = wire.call(1, 11, **fetch_of(range(6), max_wait=1000, min_bytes=1 << 30))
     (topic,) = answer.responses
     assert [18_000 < len(one.records) < 20_000 for one in topic.partitions] == [True] * 6
     assert len(portions) == 2
     assert max(portions) < 60_000
+
+
+def test_bytes_that_are_read_and_not_returned_count_in_portions(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each partition has a small batch before one that is larger than what it may return."""
+    wire = connect()
+    wire.create("orders", num_partitions=6)
+    for number in range(6):
+        for size in (1, 50_000):
+            records = batches.build([Record(0, 1000, None, bytes(size))])
+            topics = [{"name": "orders", "partition_data": [{"index": number, "records": records}]}]
+            wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
+    portions: list[int] = []
+    original = fetch._Poll.look
+
+    def look(poll: Any, most: int) -> bool:
+        before = poll._looked
+        is_all = original(poll, most)
+        portions.append(poll._looked - before)
+        return is_all
+
+    monkeypatch.setattr(fetch._Poll, "look", look)
+    monkeypatch.setattr(fetch, "READ_PORTION_BYTES", 60_000)
+    monkeypatch.setattr(fetch, "PARTITION_BYTES_MAX", 40_000)
+    answer = wire.call(1, 11, **fetch_of(range(6), max_wait=0, min_bytes=1))
+    (topic,) = answer.responses
+    assert [0 < len(one.records) < 1000 for one in topic.partitions] == [True] * 6
+    assert portions == [2, 2, 2]
 
 
 @pytest.mark.parametrize(

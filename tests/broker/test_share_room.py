@@ -15,7 +15,7 @@ from headrace.core.errors import Refused
 from headrace.core.shard_words import AlterShareOffsets
 
 from .inside_rig import play
-from .test_share_polls import BATCH, LONG_MS, WINDOW, Broker, acquired
+from .test_share_polls import BATCH, LONG_MS, TURNS_MAX, WINDOW, Broker, acquired
 
 SECONDS_MAX = 10
 HELD = 20  # records of each member
@@ -34,6 +34,18 @@ async def _held(broker: Broker) -> dict[str, range]:
         got = acquired(await broker.fetch(name, records=HELD))
         held[name] = range(got[0], got[-1] + 1)
     return held
+
+
+async def _without_room(broker: Broker, group: str) -> "asyncio.Future[Any]":
+    """Return the fetch of a new member, which waits as there was no room."""
+    reset = AlterShareOffsets("other", (("orders", 0, 0),))
+    assert not isinstance(await broker.services.shares.ask("other", reset), Refused)
+    broker.epochs["d"] = 0
+    broker.services.budgets.acquired_bytes += 1
+    waiting = broker.fetch("d", group=group, wait_ms=LONG_MS, records=HELD)
+    await broker.until_waiting(1)
+    broker.services.budgets.acquired_bytes -= 1
+    return waiting
 
 
 def test_who_finds_no_room_gets_the_records_once_others_are_answered() -> None:
@@ -69,7 +81,7 @@ def test_several_share_the_room() -> None:
         found = [acquired(one) for one in await asyncio.gather(*fetches)]
         assert found == [list(range(60, 80)), list(range(80, 90)), []]
 
-    run(work, room=350)
+    run(work, room=800)
 
 
 def test_a_fetch_whose_connection_is_gone_leaves_its_room() -> None:
@@ -82,6 +94,27 @@ def test_a_fetch_whose_connection_is_gone_leaves_its_room() -> None:
         assert acquired(await waiting) == list(range(80, 100))
         gc.collect()
         assert broker.services.budgets.acquired_bytes == 0
+
+    run(work, room=1)
+
+
+def test_a_fetch_that_is_cancelled_leaves_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a look with pauses, where those who wait for room look with pauses, too."""
+
+    async def work(broker: Broker) -> None:
+        budgets = broker.services.budgets
+        held = await _held(broker)
+        monkeypatch.setattr("headrace.broker.handlers.share_fetch.LOOK_PORTION", 0)
+        waiting = await _without_room(broker, "other")
+        fetch = broker.fetch("a", held["a"], records=HELD)
+        for _ in range(TURNS_MAX):
+            if budgets.acquired_bytes:
+                break
+            await asyncio.sleep(0)
+        fetch.cancel()
+        found = acquired(await asyncio.wait_for(waiting, SECONDS_MAX))
+        assert found == list(range(HELD))
+        assert fetch.cancelled()
 
     run(work, room=1)
 
@@ -104,15 +137,8 @@ def test_an_answer_that_waited_for_the_journal_leaves_its_room(group: str, first
     """Also where somebody waits in its own group, who looks first."""
 
     async def work(broker: Broker) -> None:
-        budgets = broker.services.budgets
         held = await _held(broker)
-        reset = AlterShareOffsets("other", (("orders", 0, 0),))
-        assert not isinstance(await broker.services.shares.ask("other", reset), Refused)
-        broker.epochs["d"] = 0
-        budgets.acquired_bytes += 1
-        waiting = broker.fetch("d", group=group, wait_ms=LONG_MS, records=HELD)
-        await broker.until_waiting(1)
-        budgets.acquired_bytes -= 1
+        waiting = await _without_room(broker, group)
         assert acquired(await broker.fetch("a", held["a"], records=HELD)) == list(range(60, 80))
         assert isinstance(broker.responses[-1], Pending) is (group == "other")
         found = acquired(await asyncio.wait_for(waiting, SECONDS_MAX))
@@ -121,7 +147,10 @@ def test_an_answer_that_waited_for_the_journal_leaves_its_room(group: str, first
     run(work, room=1)
 
 
-def test_pauses_of_a_look_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("room", "left"), [(2000, [50]), (1000, [])])
+def test_pauses_of_a_look_share_the_room(
+    monkeypatch: pytest.MonkeyPatch, room: int, left: list[int]
+) -> None:
     """A look over many partitions pauses, and what others acquired meanwhile takes its room."""
 
     async def work(broker: Broker) -> None:
@@ -146,7 +175,32 @@ def test_pauses_of_a_look_share_the_room(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(SharePoll, "_look_at", limited)
         monkeypatch.setattr("headrace.broker.share_polls.LOOK_PORTION", 1)
         monkeypatch.setattr("headrace.broker.handlers.share_fetch.LOOK_PORTION", 0)
-        assert acquired(await broker.fetch("a", records=HELD))
-        assert limits == [50]
+        assert bool(acquired(await broker.fetch("a", records=HELD))) is bool(left)
+        assert limits == left
 
-    run(work, room=1000)
+    run(work, room=room)
+
+
+def test_a_look_that_reads_much_continues_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its acknowledgements are decided at once, and what it acquires before a pause is kept."""
+
+    async def work(broker: Broker) -> None:
+        held = await _held(broker)
+        steps = list[int]()
+        look = SharePoll._look
+
+        def counted(poll: SharePoll, bytes_min: int) -> Generator[None, None, bool]:
+            looking = look(poll, bytes_min)
+            for step in looking:
+                steps.append(poll._read_bytes)
+                yield step
+            return True
+
+        monkeypatch.setattr(SharePoll, "_look", counted)
+        monkeypatch.setattr("headrace.broker.share_polls.READ_PORTION_BYTES", 0)
+        answer = await broker.fetch("a", held["a"], records=HELD)
+        assert answer.acknowledge_error_code == 0
+        assert acquired(answer) == list(range(60, 80))
+        assert steps == [0]
+
+    run(work, room=1 << 20)

@@ -423,3 +423,23 @@ def test_what_lies_before_a_damaged_block_is_read(place: str, append: Append) ->
             with pytest.raises(DamagedBlockError):
                 read(damaged, len(data))
     log.close()
+
+
+@pytest.mark.parametrize("is_through", [False, True])
+def test_a_small_batch_before_a_large_one_keeps_little_memory(
+    disk: Disk, append: Append, *, is_through: bool
+) -> None:
+    """A read of much that ends at the small batch; views of it would keep all of it."""
+    log = SegmentedLog(disk, FOLDER)
+    append(log, b"v", size=100)
+    append(log, b"v", size=1_000_000)
+    found = (
+        log.read_through(0, 1, 900_000, end=2).data
+        if is_through
+        else log.read_bytes(0, 900_000, whole=False)
+    )
+    kept = found.obj if isinstance(found, memoryview) else found
+    assert isinstance(kept, bytes)
+    assert 100 < len(found) <= len(kept) <= 2 * len(found)
+    assert log.last_read_bytes > 100_000
+    log.close()

@@ -10,7 +10,7 @@ Any client may send any request, so each cost has a bound that holds before the 
   need more than one step, only one at a time keeps more than `LIGHT_BYTES` between two steps, and
   one that is to begin next.
 - share fetches: what they have acquired waits for the journal, and for pauses where there are many
-  partitions. Together with what clients have not read, it stays within the bytes of responses.
+  partitions. It takes at most half of the bytes of responses.
 - large messages: a request that is large is decoded in a thread, a response with many elements is
   built in portions and encoded in a thread, and only one message and one fetch at a time. Small
   requests have their turn between two portions, however many large requests there are.
@@ -93,12 +93,14 @@ class Budgets:
 
     @property
     def share_fetch_bytes_max(self) -> int:
-        """As `fetch_bytes_max`, where what share fetches keep counts as not read."""
+        """As `fetch_bytes_max`, and half of what share fetches have left of their part.
+
+        Their part is half of the bytes of responses, so that other fetches have room meanwhile.
+        """
         most = self.fetch_bytes_max
         if not self.acquired_bytes:
             return most
-        left = self.response_bytes_max - self.response_bytes - self.acquired_bytes
-        return max(0, min(most, left // 2))
+        return max(0, min(most, (self.response_bytes_max // 2 - self.acquired_bytes) // 2))
 
     def reserve_fetch(self, poll: object) -> bool:
         """Let a fetch keep many records until it begins, unless another one does, or has begun.
@@ -201,7 +203,7 @@ class Budgets:
 
 
 class AcquiredBytes:
-    """Counts the records that a share fetch keeps; they count until this is freed."""
+    """Counts the records that a share fetch keeps, until `end`, or until this is freed."""
 
     __slots__ = ("_budgets", "_bytes")
 
@@ -214,8 +216,13 @@ class AcquiredBytes:
         self._bytes += count
         self._budgets.acquired_bytes += count
 
-    def __del__(self) -> None:
+    def end(self) -> None:
+        """Count them no longer."""
         self._budgets.acquired_bytes -= self._bytes
+        self._bytes = 0
+
+    def __del__(self) -> None:
+        self.end()  # of an answer that nobody is left to send to
 
 
 def encoded_and_freed(key: int, version: int, answer: dict[str, Any]) -> bytearray:

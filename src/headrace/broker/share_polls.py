@@ -26,6 +26,7 @@ from headrace.core.share_words import Acquire, Acquired, ShareKey
 from headrace.core.types import Span, TopicPartition
 from headrace.log.api import OffsetOutOfRange, Slice
 from headrace.log.buggify import buggify
+from headrace.log.reading import part_of
 from headrace.wire.batches import CorruptBatch, require_possible
 from headrace.wire.primitives import Buffer
 from headrace.wire.share_requests import AcknowledgedPart, Acquisition, FetchedPart, FetchRequest
@@ -33,6 +34,7 @@ from headrace.wire.share_requests import AcknowledgedPart, Acquisition, FetchedP
 ROOM = "room for acquired records"  # a key of `Waits`, as no partition has
 _RECORD_LIMIT = 1
 LOOK_PORTION = 200  # partitions that are looked at without a pause
+READ_PORTION_BYTES = 4 << 20  # from files, without a pause: 2 to 4 ms
 _READ_BYTES_MAX = 1 << 20
 # So many that lie apart are looked up in some 10 ms; how many are asked for is the client's choice.
 _RECORDS_MAX = 50_000
@@ -92,6 +94,8 @@ class SharePoll:
         self._told = frozenset(told)
         self._found: dict[TopicPartition, _Found] = {}
         self._kept = AcquiredBytes(services.budgets)
+        self._read_bytes = 0  # from files; where a large batch follows, many more than are kept
+        self._looking: Generator[None, None, bool] | None = None  # a look that is not finished
         self.lacks_room = False
         for one in acked:
             where = TopicPartition(one.topic_id, one.partition)
@@ -119,28 +123,35 @@ class SharePoll:
             if found.acked is not None:
                 found.acked = found.acked._replace(code=Code.STORAGE_ERROR, message=str(fault))
 
-    def look(self, bytes_min: int = 0) -> bool:
+    def look(self, bytes_min: int = 0) -> bool | None:
         """Look at every partition, in order, while the request's limits last.
 
-        Whether there are records, or an error of a partition that is new to the session. Nobody
-        may be told of either before the group's shard is durable. Where there is less than
-        `bytes_min`, and could be more, nothing is acquired: others may have it while this poll
+        Nobody may be told of the outcome before the group's shard is durable. Where there is less
+        than `bytes_min`, and could be more, nothing is acquired: others may have it while this poll
         waits.
+
+        Returns:
+            Whether there are records, or an error of a partition that is new to the session; None
+            where the look needs a pause: `look_in_portions` continues it then.
         """
         looking = self._look(bytes_min)
-        while True:
-            try:
-                next(looking)
-            except StopIteration as end:
-                return bool(end.value)
+        try:
+            next(looking)
+        except StopIteration as end:
+            return bool(end.value)
+        self._looking = looking
+        return None
 
     async def look_in_portions(self, bytes_min: int = 0) -> bool:
-        """As `look`, with a pause after each `LOOK_PORTION` partitions.
+        """Look, or continue a look, with a pause after each portion.
 
-        It ends early, and returns True, where the poll is not awaited any more. It begins again
-        where a fault of the journal took back what was acquired before a pause.
+        A portion has `LOOK_PORTION` partitions, or reads `READ_PORTION_BYTES`. It ends early, and
+        returns True, where the poll is not awaited any more. It begins again where a fault of the
+        journal took back what was acquired before a pause.
         """
-        looking = self._look(bytes_min)
+        looking, self._looking = self._looking, None
+        if looking is None or self._shard.machine is not self._machine:
+            looking = self._look(bytes_min)
         while True:
             try:
                 next(looking)
@@ -157,7 +168,7 @@ class SharePoll:
             self._machine = self._shard.machine
             for found in self._found.values():
                 found.records, found.acquired, found.count = b"", [], 0
-            self._kept = AcquiredBytes(self._services.budgets)
+            self._kept.end()
         room = self._services.budgets.share_fetch_bytes_max
         self.lacks_room = room <= 0
         if self.lacks_room:
@@ -167,13 +178,16 @@ class SharePoll:
         if bytes_min > 1 and not (yield from self._has(min(bytes_min, bytes_left))):
             return False
         records_left = self._records_max
-        something = False
+        something, read_bytes_max = False, self._read_bytes + READ_PORTION_BYTES
         for number, where in enumerate(self.order, 1):
             if bytes_left <= 0 or records_left <= 0:
                 break
-            if number % LOOK_PORTION == 0:
+            if number % LOOK_PORTION == 0 or self._read_bytes >= read_bytes_max:
                 yield
+                read_bytes_max = self._read_bytes + READ_PORTION_BYTES
                 bytes_left = min(bytes_left, self._services.budgets.share_fetch_bytes_max)
+                if bytes_left <= 0:
+                    break
             found = self._found.get(where) or _Found()
             found.code, found.message = Code.NONE, None  # of the look before
             read_bytes = 1 if buggify("share_fetch.one_batch") else _READ_BYTES_MAX
@@ -214,6 +228,11 @@ class SharePoll:
             if bytes_min <= 0:
                 return True
         return False
+
+    def end(self) -> None:
+        """Count its records no longer; they are about to be sent, or dropped."""
+        self._kept.end()
+        room_left(self._services)
 
     def outcome(self, fault: StorageFault | None) -> list[FetchedPart]:
         """What is told once the shard is durable, or of the fault that kept it from that.
@@ -295,6 +314,7 @@ class SharePoll:
         """Acquire what one read finds. Raises: OSError; CorruptBatch."""
         exact = self._asking.acquire_mode == _RECORD_LIMIT
         piece = partition.read_through(wanted.first, wanted.last, bytes_max)
+        self._read_bytes += partition.log.last_read_bytes
         if not piece.headers:
             return
         piece = _deliverable(piece)
@@ -320,7 +340,7 @@ class SharePoll:
             lasts = [end - 1 for end in event.spans.ends]
             acquired += zip(event.spans.firsts, lasts, repeat(event.deliveries), strict=False)
         found.records = _trimmed(piece, acquired[0][0], acquired[-1][1])
-        self._kept.add(len(piece.data))
+        self._kept.add(len(found.records))
         partition.traffic.fetched_bytes += len(found.records)
         found.count = sum([event.records for event in taken])
         found.acquired = acquired if exact else _cut(acquired, spans, self._asking.batch_size)
@@ -376,8 +396,7 @@ def _trimmed(piece: Slice, first: int, last: int) -> Buffer:
             start += header.size
         if header.base_offset <= last:
             end += header.size
-    whole = start == 0 and end == len(piece.data)
-    return piece.data if whole else memoryview(piece.data)[start:end]
+    return part_of(piece.data, start, end)
 
 
 def _cut(

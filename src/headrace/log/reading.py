@@ -66,6 +66,7 @@ class Stops:
     def __init__(self) -> None:
         self._positions: dict[int, tuple[Source, int]] = {}
         self._latest: tuple[Source, BatchHeader, int] | None = None  # the batch, its position
+        self.read_bytes = 0  # from files by the last read, which can be many more than it returned
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -79,6 +80,7 @@ class Stops:
         At most `max_bytes`, but a first batch that is larger when `whole`. `segments` are the one
         that may hold `offset` and those that follow. Raises: OSError, also for damage.
         """
+        self.read_bytes = 0
         for segment in segments:
             try:
                 stop = segment.size
@@ -99,6 +101,7 @@ class Stops:
         At most `max_bytes`, but at least one batch; none that begins at `end` or later. Little
         beyond is looked at. Raises: OSError, also for damage.
         """
+        self.read_bytes = 0
         for segment in segments:
             try:
                 found = self._read_through(segment, offset, last, max_bytes, end)
@@ -118,6 +121,7 @@ class Stops:
         if found is None:
             return None
         data, position = found
+        self.read_bytes = len(data)
         wanted, room = max(wanted, HEADER_BYTES), segment.size - position
         while True:
             headers, size, is_passed = _up_to(data, wanted, last, end)
@@ -125,6 +129,7 @@ class Stops:
                 break
             wanted = min(2 * wanted, max_bytes) if headers else _size_at(data, 0)
             data = _bytes(segment, position, wanted, segment.size)
+            self.read_bytes += len(data)
             if len(data) < min(wanted, room):  # a failed sync is being cut off
                 break
         require_in_place(segment, data, size, position)
@@ -133,7 +138,7 @@ class Stops:
         if headers:
             self._remember(headers[-1].last_offset + 1, segment, position + size)
             self._latest = segment, headers[-1], position + size - headers[-1].size
-        return Slice(data if size == len(data) else memoryview(data)[:size], headers)
+        return Slice(part_of(data, 0, size), headers)
 
     def _read(
         self, segment: Source, offset: int, max_bytes: int, stop: int, *, whole: bool
@@ -143,6 +148,7 @@ class Stops:
         if found is None:
             return None
         data, position = found
+        self.read_bytes = len(data)
         if len(data) < HEADER_BYTES:
             begun = segment.file.pread(HEADER_BYTES, position)
             if len(begun) == HEADER_BYTES:  # it is not below `end`
@@ -153,6 +159,7 @@ class Stops:
             raise CorruptBatch(f"a batch of {first} bytes, {room} are there")
         if whole and first > len(data):
             data = _bytes(segment, position, first, segment.size)
+            self.read_bytes += len(data)
         wanted = min(max(max_bytes, first if whole else 0), room, len(data))
         if wanted < first:
             return b""
@@ -162,7 +169,7 @@ class Stops:
         following = require_in_place(segment, data, end, position)
         if following is not None:
             self._remember(following, segment, position + end)
-        return data if end == len(data) else memoryview(data)[:end]
+        return part_of(data, 0, end)
 
     def _begin(
         self, segment: Source, offset: int, max_bytes: int, stop: int
@@ -269,6 +276,16 @@ def _bytes(segment: Source, position: int, max_bytes: int, stop: int) -> bytes:
         return b""
     wanted = segment.intact_until(position, position + wanted) - position
     return segment.file.pread(min(wanted + _BASE_OFFSET.size, segment.size - position), position)
+
+
+def part_of(data: Buffer, first: int, end: int) -> Buffer:
+    """Return a part of `data` that keeps at most twice its size in memory."""
+    size = end - first
+    if size == len(data):
+        return data
+    whole = data.obj if isinstance(data, memoryview) else data
+    assert isinstance(whole, bytes)
+    return bytes(data[first:end]) if len(whole) > 2 * size else memoryview(data)[first:end]
 
 
 def _begins_with(data: bytes, offset: int) -> bool:

@@ -469,6 +469,11 @@ class SegmentedLog:
             self._require_whole_file()
             raise
 
+    @property
+    def last_read_bytes(self) -> int:
+        """Bytes that the last `read_bytes` or `read_through` read from files."""
+        return self._stops.read_bytes
+
     def _require_whole_file(self) -> None:
         """Raises: OSError while the file has less than is counted, as a sync failed."""
         if self._cut_at is not None:

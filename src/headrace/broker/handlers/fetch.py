@@ -108,6 +108,7 @@ async def _later(poll: "_Poll", services: Services, *, is_read: bool = False) ->
         return await _when_ready(poll, services)
     finally:
         poll.end_turn()
+        services.budgets.unreserve_fetch(poll)
 
 
 async def _look(poll: "_Poll") -> None:
@@ -259,8 +260,8 @@ class _Poll:
 
     __slots__ = (
         "__weakref__", "_bytes", "_bytes_min", "_coming", "_coming_bytes", "_failed", "_has_turn",
-        "_indexes", "_let_go", "_looked", "_produced", "_services", "_tried", "asking", "found",
-        "partitions", "session",
+        "_indexes", "_let_go", "_looked", "_produced", "_read_bytes", "_services", "_tried",
+        "asking", "found", "partitions", "session",
     )  # fmt: skip
 
     def __init__(
@@ -279,6 +280,7 @@ class _Poll:
         if self._bytes_min > 1:
             self._bytes_min = min(self._bytes_min, max(asking.bytes_max, 1), PARTITION_BYTES_MAX)
         self._bytes = 0
+        self._read_bytes = 0  # from files; where a large batch follows, many more than are kept
         self._failed = False
         self._let_go = False  # of records that were found
         self._has_turn = False  # of fetches of many records
@@ -298,12 +300,12 @@ class _Poll:
         Returns:
             Whether all partitions have been read; if not, `pause` comes before the next look.
         """
-        bytes_max = self._bytes + READ_PORTION_BYTES
+        bytes_max = self._read_bytes + READ_PORTION_BYTES
         for index in range(self._looked, min(self._looked + most, len(self.found))):
             if not self.look_at(index):
                 break
             self._looked = index + 1
-            if self._bytes >= bytes_max:
+            if self._read_bytes >= bytes_max:
                 break
         return self._looked == len(self.found)
 
@@ -399,7 +401,7 @@ class _Poll:
 
         Returns: Whether there was a pause, in which those that were read may have moved again.
         """
-        looked, bytes_max, has_paused = 0, self._bytes + READ_PORTION_BYTES, False
+        looked, bytes_max, has_paused = 0, self._read_bytes + READ_PORTION_BYTES, False
         for index, (one, known) in enumerate(zip(self.found, self.partitions, strict=True)):
             if known is None:
                 continue
@@ -408,12 +410,13 @@ class _Poll:
                 known.high_watermark,
                 known.start_offset,
             ):
-                if looked >= LOOK_PORTION or self._bytes >= bytes_max:
+                if looked >= LOOK_PORTION or self._read_bytes >= bytes_max:
                     if await self.take_turn():
                         await _look(self)
                         return True
                     await asyncio.sleep(0)
-                    has_paused, looked, bytes_max = True, 0, self._bytes + READ_PORTION_BYTES
+                    bytes_max = self._read_bytes + READ_PORTION_BYTES
+                    has_paused, looked = True, 0
                 self._bytes -= len(one.records)
                 self.found[index] = Found(one.asked)
                 self.look_at(index, opens=True)
@@ -480,7 +483,8 @@ class _Poll:
         if left > PARTITION_BYTES_MAX:  # by hand: `min` takes three times as long
             left = PARTITION_BYTES_MAX
         # At least one batch, unless unread responses have used up their budget.
-        _read(partition, found, left, whole=self._bytes == 0 and room > 0)
+        whole = self._bytes == 0 and room > 0
+        self._read_bytes += _read(partition, found, left, whole=whole)
         if self._bytes_min > 1:  # else any append is enough, and `may_be_ready` needs no number
             # After an error the log is not read: it may not even open.
             is_all_seen = not found.code and found.high_watermark == partition.log.end_offset
@@ -513,30 +517,36 @@ def _topic(asked: UUID | str, services: Services) -> Topic | None:
     return catalog.topics.get(asked) if isinstance(asked, str) else catalog.topics_by_id.get(asked)
 
 
-def _read(partition: Partition, found: Found, left: int, *, whole: bool) -> None:
-    """At most `left` bytes of whole batches, but at least one batch when `whole`."""
+def _read(partition: Partition, found: Found, left: int, *, whole: bool) -> int:
+    """At most `left` bytes of whole batches, but at least one batch when `whole`.
+
+    Returns: Bytes that were read for that.
+    """
     asked = found.asked
     if asked.leader_epoch > LEADER_EPOCH:
         found.code = Code.UNKNOWN_LEADER_EPOCH
-        return
+        return 0
     try:
         opened, end = partition.log, partition.high_watermark
         if not opened.start_offset <= asked.offset <= opened.end_offset:
             raise OffsetOutOfRange(asked.offset, opened.start_offset, end)
         if asked.last_epoch > LEADER_EPOCH:
             found.code = Code.OFFSET_OUT_OF_RANGE
-            return
+            return 0
         limit = asked.max_bytes if asked.max_bytes < left else left
         if limit > 0 and buggify("fetch.one_batch"):
             limit = 1
+        read_bytes = 0
         if asked.offset < end and (limit > 0 or whole):
             limit = max(limit, 0)
             found.records = opened.read_bytes(asked.offset, limit, end=end, whole=whole)
+            read_bytes = opened.last_read_bytes
     except OffsetOutOfRange:
         found.code = Code.OFFSET_OUT_OF_RANGE
-        return
+        return 0
     except OSError as error:
         partition.read_failed(error)
         found.code = Code.STORAGE_ERROR
-        return
+        return 0
     found.high_watermark, found.start_offset = end, opened.start_offset
+    return read_bytes

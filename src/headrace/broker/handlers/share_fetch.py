@@ -26,7 +26,7 @@ from headrace.broker.handlers.share_acknowledge import (
 from headrace.broker.request import Answer, Answering, Later, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
-from headrace.broker.share_polls import LOOK_PORTION, ROOM, SharePoll, room_left
+from headrace.broker.share_polls import LOOK_PORTION, ROOM, SharePoll
 from headrace.broker.shares import wait_key
 from headrace.core.errors import Refused, Why
 from headrace.core.share_session import FINAL, OPEN, Continue, Session, SessionKey
@@ -91,8 +91,11 @@ def handle(request: Request, services: Services) -> Answering:
         # first. Else members that are quick to come back would leave nothing to the others.
         services.shares.shard(who[0]).when_durable(poll.acknowledged)
         return _when_found(services, who, poll, asking, wait_ms_max)
-    if poll.look(_bytes_min(asking)) or wait_ms_max <= 0:
+    found = poll.look(_bytes_min(asking))
+    if found or (found is not None and wait_ms_max <= 0):
         return _durable(services, who, poll)
+    if found is None:
+        services.shares.shard(who[0]).when_durable(poll.acknowledged)
     return _when_found(services, who, poll, asking, wait_ms_max)
 
 
@@ -172,8 +175,10 @@ def _order(services: Services, who: SessionKey) -> Sequence[TopicPartition]:
 def _told(
     services: Services, who: SessionKey, poll: SharePoll, fault: StorageFault | None
 ) -> Raw:  # fmt: skip
-    """The answer of a poll, which is kept until then: its records count."""
-    return _answer(services, who, poll.outcome(fault))
+    """The answer of a poll that waited for the journal, when it leaves."""
+    answer = _answer(services, who, poll.outcome(fault))
+    poll.end()
+    return answer
 
 
 def _durable(services: Services, who: SessionKey, poll: SharePoll) -> Later | Raw:
@@ -185,7 +190,6 @@ def _durable(services: Services, who: SessionKey, poll: SharePoll) -> Later | Ra
 
     def tell(fault: StorageFault | None) -> None:
         later.set(partial(_told, services, who, poll, fault))
-        room_left(services)
 
     shard.when_durable(tell)
     return later
@@ -195,6 +199,22 @@ async def _when_found(
     services: Services, who: SessionKey, poll: SharePoll, asking: FetchRequest, wait_ms_max: int
 ) -> Answer:
     """The answer, once there are records enough or errors, or the time is up."""
+    try:
+        await _search(services, who, poll, asking, wait_ms_max)
+        parts = poll.outcome(await _fault(services, who))
+        if len(parts) <= PORTION:
+            return _answer(services, who, parts)
+        written = _written(services, who, parts)
+        async with services.budgets.one_large():
+            return Raw(await services.budgets.in_thread(written))
+    finally:
+        poll.end()
+
+
+async def _search(
+    services: Services, who: SessionKey, poll: SharePoll, asking: FetchRequest, wait_ms_max: int
+) -> None:
+    """Look for records, and wait for some."""
     bytes_min = _bytes_min(asking)
     began = services.clock.mono()
     keys = [*poll.order, wait_key(who[0])]
@@ -218,15 +238,6 @@ async def _when_found(
                 if bytes_min > 1 and wait_ms_max > 0 and poll.is_awaited:
                     await poll.look_in_portions()
                 break
-    parts = poll.outcome(await _fault(services, who))
-    if len(parts) <= PORTION:
-        answer = _answer(services, who, parts)
-    else:
-        written = _written(services, who, parts)
-        async with services.budgets.one_large():
-            answer = Raw(await services.budgets.in_thread(written))
-    room_left(services)  # who waits for it runs when this is sent
-    return answer
 
 
 async def _fault(services: Services, who: SessionKey) -> StorageFault | None:
