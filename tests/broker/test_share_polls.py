@@ -97,7 +97,7 @@ class Broker(Inside):
         )
         self.epochs[member] += 1
         frame = bytearray(struct.pack(">hhih", FETCH, 2, 1, -1) + b"\0" + body)
-        peer = Peer(ord(member) if connection is None else connection, "there", 1)
+        peer = Peer(ord(member[0]) if connection is None else connection, "there", 1)
         self.responses.append(self.dispatcher.respond(frame, peer))
         return asyncio.ensure_future(self._partition(self.responses[-1]))
 

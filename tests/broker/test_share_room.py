@@ -10,7 +10,7 @@ import pytest
 
 from headrace.broker.dispatch import Pending
 from headrace.broker.server import Connection, Server
-from headrace.broker.share_polls import SharePoll
+from headrace.broker.share_polls import SharePoll, room_left
 from headrace.core.errors import Refused
 from headrace.core.shard_words import AlterShareOffsets
 
@@ -19,6 +19,7 @@ from .test_share_polls import BATCH, LONG_MS, TURNS_MAX, WINDOW, Broker, acquire
 
 SECONDS_MAX = 10
 HELD = 20  # records of each member
+POLLS = 6
 BATCHES = 3 * WINDOW // BATCH
 ROOM = "headrace_queued_max_response_bytes"
 
@@ -154,7 +155,7 @@ def test_pauses_of_a_look_share_the_room(
     """A look over many partitions pauses, and what others acquired meanwhile takes its room."""
 
     async def work(broker: Broker) -> None:
-        budgets, limits = broker.services.budgets, list[int]()
+        budgets, limits, others = broker.services.budgets, list[int](), list[int]()
         look, look_at = SharePoll._look, SharePoll._look_at
 
         def paused(poll: SharePoll, bytes_min: int) -> Generator[None, None, bool]:
@@ -164,7 +165,9 @@ def test_pauses_of_a_look_share_the_room(
                     next(looking)
                 except StopIteration as end:
                     return bool(end.value)
-                budgets.acquired_bytes += 900
+                if not others:
+                    others.append(900)
+                    budgets.acquired_bytes += 900
                 yield
 
         def limited(poll: SharePoll, where: Any, found: Any, bytes_max: int, most: int) -> None:
@@ -175,10 +178,106 @@ def test_pauses_of_a_look_share_the_room(
         monkeypatch.setattr(SharePoll, "_look_at", limited)
         monkeypatch.setattr("headrace.broker.share_polls.LOOK_PORTION", 1)
         monkeypatch.setattr("headrace.broker.handlers.share_fetch.LOOK_PORTION", 0)
-        assert bool(acquired(await broker.fetch("a", records=HELD))) is bool(left)
-        assert limits == left
+        wait_ms = 0 if left else LONG_MS
+        fetch = broker.fetch("a", records=HELD, wait_ms=wait_ms)
+        if not left:
+            await broker.until_waiting(1)
+            assert not limits
+            budgets.acquired_bytes -= 900
+            room_left(broker.services)
+        found = acquired(await asyncio.wait_for(fetch, SECONDS_MAX))
+        assert found == list(range(BATCH if left else HELD))
+        assert limits[: len(left)] == left
 
     run(work, room=room)
+
+
+def test_the_room_is_counted_again_behind_the_pauses_for_enough_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Polls that wait for many bytes count what there is, with pauses, before they acquire."""
+
+    async def work(broker: Broker) -> None:
+        budgets, peak = broker.services.budgets, 0
+        has, look_at = SharePoll._has, SharePoll._look_at
+        batch = broker.partition.log.bytes_from(0, 1 << 20) // BATCHES
+
+        def paused(poll: SharePoll, bytes_min: int) -> Generator[None, None, bool]:
+            yield
+            return (yield from has(poll, bytes_min))
+
+        def counted(*args: Any) -> None:
+            nonlocal peak
+            look_at(*args)
+            peak = max(peak, budgets.acquired_bytes)
+
+        monkeypatch.setattr(SharePoll, "_has", paused)
+        monkeypatch.setattr(SharePoll, "_look_at", counted)
+        monkeypatch.setattr("headrace.broker.handlers.share_fetch.LOOK_PORTION", 0)
+        fetches = list[asyncio.Future[Any]]()
+        for number in range(POLLS):
+            group, member = f"group-{number}", f"{number}"
+            reset = AlterShareOffsets(group, (("orders", 0, 0),))
+            assert not isinstance(await broker.services.shares.ask(group, reset), Refused)
+            broker.epochs[member] = 0
+            fetches.append(
+                broker.fetch(member, group=group, wait_ms=LONG_MS, bytes_min=batch, records=WINDOW)
+            )
+        answers = await asyncio.wait_for(asyncio.gather(*fetches), SECONDS_MAX)
+        assert all(acquired(one) for one in answers)
+        whole = WINDOW // BATCH * batch
+        assert whole <= peak <= whole + batch
+
+    run(work, room=2000)
+
+
+def test_polls_without_room_do_not_wake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(broker: Broker) -> None:
+        budgets, looks = broker.services.budgets, list[str]()
+        look = SharePoll._look
+
+        def counted(poll: SharePoll, bytes_min: int) -> Generator[None, None, bool]:
+            looks.append(poll._member)
+            return look(poll, bytes_min)
+
+        monkeypatch.setattr(SharePoll, "_look", counted)
+        budgets.acquired_bytes += 2
+        members = [f"{number}" for number in range(POLLS)]
+        broker.epochs |= dict.fromkeys(members, 0)
+        fetches = [
+            broker.fetch(member, wait_ms=50 * (1 + number), records=HELD)
+            for number, member in enumerate(members)
+        ]
+        for answer in await asyncio.gather(*fetches):
+            assert not acquired(answer)
+        assert len(looks) == 2 * POLLS, "at once, and as the task begins"
+        budgets.acquired_bytes -= 2
+
+    run(work, room=2)
+
+
+def test_what_comes_before_a_look_is_continued_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look paused behind the partition, and nobody watches it yet."""
+
+    async def work(broker: Broker) -> None:
+        reset = AlterShareOffsets("g", (("orders", 0, 3 * WINDOW),))
+        assert not isinstance(await broker.services.shares.ask("g", reset), Refused)
+        await broker.fetch("a", records=HELD)
+        look = SharePoll._look
+
+        def paused(poll: SharePoll, bytes_min: int) -> Generator[None, None, bool]:
+            found = yield from look(poll, bytes_min)
+            yield
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SharePoll, "_look", paused)
+            fetch = broker.fetch("a", records=HELD, wait_ms=LONG_MS)
+        broker.append()
+        found = acquired(await asyncio.wait_for(fetch, SECONDS_MAX))
+        assert found == list(range(3 * WINDOW, 3 * WINDOW + BATCH))
+
+    run(work, room=1 << 20)
 
 
 def test_a_look_that_reads_much_continues_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,8 +54,8 @@ class _Found:
 
 
 def room_left(services: Services) -> None:
-    """Wake the share fetches that lack room; call it where responses are about to take less."""
-    if services.budgets.share_fetch_waits:
+    """Wake the share fetches that lack room, if there is some; call it where there is more."""
+    if services.budgets.share_fetch_waits and services.budgets.share_fetch_bytes_max > 0:
         services.budgets.share_fetch_waits = False
         services.waits.notify(ROOM)
 
@@ -150,13 +150,18 @@ class SharePoll:
         journal took back what was acquired before a pause.
         """
         looking, self._looking = self._looking, None
-        if looking is None or self._shard.machine is not self._machine:
+        is_continued = looking is not None and self._shard.machine is self._machine
+        if looking is None or not is_continued:
             looking = self._look(bytes_min)
         while True:
             try:
                 next(looking)
             except StopIteration as end:
-                return bool(end.value)
+                if end.value or not is_continued:
+                    return bool(end.value)
+                # Something may have come before the continuation, when nobody watched.
+                looking, is_continued = self._look(bytes_min), False
+                continue
             await asyncio.sleep(0)
             if self._shard.machine is not self._machine:
                 looking = self._look(bytes_min)
@@ -168,15 +173,13 @@ class SharePoll:
             self._machine = self._shard.machine
             for found in self._found.values():
                 found.records, found.acquired, found.count = b"", [], 0
-            self._kept.end()
-        room = self._services.budgets.share_fetch_bytes_max
-        self.lacks_room = room <= 0
-        if self.lacks_room:
-            self._services.budgets.share_fetch_waits = True
-            return False
-        bytes_left = min(self._asking.bytes_max, room)
-        if bytes_min > 1 and not (yield from self._has(min(bytes_min, bytes_left))):
-            return False
+            self.end()
+        budgets, bytes_left, self.lacks_room = self._services.budgets, self._asking.bytes_max, False
+        if bytes_min > 1 and budgets.share_fetch_bytes_max > 0:
+            bytes_min = min(bytes_min, bytes_left, budgets.share_fetch_bytes_max)
+            if not (yield from self._has(bytes_min)):
+                return False
+        bytes_left = min(bytes_left, budgets.share_fetch_bytes_max)
         records_left = self._records_max
         something, read_bytes_max = False, self._read_bytes + READ_PORTION_BYTES
         for number, where in enumerate(self.order, 1):
@@ -185,7 +188,7 @@ class SharePoll:
             if number % LOOK_PORTION == 0 or self._read_bytes >= read_bytes_max:
                 yield
                 read_bytes_max = self._read_bytes + READ_PORTION_BYTES
-                bytes_left = min(bytes_left, self._services.budgets.share_fetch_bytes_max)
+                bytes_left = min(bytes_left, budgets.share_fetch_bytes_max)
                 if bytes_left <= 0:
                     break
             found = self._found.get(where) or _Found()
@@ -197,6 +200,8 @@ class SharePoll:
                 something = something or bool(found.acquired) or where in self._told
             bytes_left -= len(found.records)
             records_left -= found.count
+        if bytes_left <= 0 < self._asking.bytes_max and not something:
+            self.lacks_room = budgets.share_fetch_waits = True
         return something
 
     @property
@@ -231,6 +236,7 @@ class SharePoll:
 
     def end(self) -> None:
         """Count its records no longer; they are about to be sent, or dropped."""
+        self._looking = None
         self._kept.end()
         room_left(self._services)
 
@@ -313,8 +319,10 @@ class SharePoll:
     ) -> None:
         """Acquire what one read finds. Raises: OSError; CorruptBatch."""
         exact = self._asking.acquire_mode == _RECORD_LIMIT
-        piece = partition.read_through(wanted.first, wanted.last, bytes_max)
-        self._read_bytes += partition.log.last_read_bytes
+        try:
+            piece = partition.read_through(wanted.first, wanted.last, bytes_max)
+        finally:
+            self._read_bytes += partition.log.last_read_bytes
         if not piece.headers:
             return
         piece = _deliverable(piece)

@@ -77,7 +77,7 @@ def handle(request: Request, services: Services) -> Answering:
         return _ended(services, who, asking, ended)
     if asking.epoch != FINAL and (
         is_large
-        or len(services.shares.sessions.sessions[who].partitions) > LOOK_PORTION
+        or len(services.shares.sessions.sessions[who].partitions) >= LOOK_PORTION
         or services.shares.is_finishing(who)
         # The other logs of the session were opened when they were new to it.
         or any(map(services.partitions.must_open, added))
