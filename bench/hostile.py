@@ -23,6 +23,8 @@ sessions, regular expressions, joins, commit metadata, share groups, waiting fet
 on the metrics port, small segments, foreign epochs, invented producers, and too many files.
 `pipelines` is all legal: 40 connections that each pipeline expensive requests and read the answers.
 `wakes` has 2,000 fetches wait for the partition that the polite client produces to.
+Three are about memory that fetches keep: `acquired` (share fetches that end at the same time),
+`views` (small batches in front of large ones) and `hang_ups` (connections reset during a fetch).
 
 Goals, for each attack:
 
@@ -62,9 +64,10 @@ from multiprocessing.connection import Connection as Pipe
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from brokers import Headrace
-from group_client import Connection, frame
+from group_client import Connection, decoded, frame
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
@@ -81,6 +84,9 @@ _MB = 1e6
 PRODUCE, FETCH, OFFSETS, METADATA, COMMIT, JOIN, CREATE = 0, 1, 2, 3, 8, 11, 19
 CONFIGS, ALTER, PRODUCERS, HEARTBEAT, SHARE_HEARTBEAT, SHARE_FETCH = 32, 44, 61, 68, 76, 78
 WIDE = "w"  # a short name, so that a request can have it many times
+LARGE = "large"  # a topic of large records
+_INT_MAX = (1 << 31) - 1
+_GROUP = 32  # the type of a resource
 
 Figures = dict[str, float]
 
@@ -495,19 +501,83 @@ def wakes(attack: Attack) -> None:
     attack.rest()
 
 
+def acquired(attack: Attack) -> None:
+    """60 share fetches of 15 MB each that end at the same time.
+
+    Each has a group of its own. The first 60 end when their time is up, the next when a record is
+    appended.
+    """
+    wait_ms, received_bytes = attack.count(1000), 0
+    record = batches.build([Record(0, 1000, None, bytes(1_000_000))])
+    topic_id, partitions = _topic_id(attack, LARGE), range(_LARGE["acquired"] + 1)
+    for ending, bytes_min in (("time", _INT_MAX), ("append", 15_500_000)):
+        groups = [f"{ending}-{number}" for number in range(attack.count(60))]
+        attack.ask(*_subscribe(groups))
+        opened = attack.open_some(len(groups))
+        for connection, group in zip(opened, groups, strict=False):
+            request = _share_fetch(group, topic_id, partitions, wait_ms, bytes_min)
+            attack.send(connection, request)
+        if ending == "append":
+            time.sleep(wait_ms / 2000)
+            attack.ask(_produce(LARGE, record, _LARGE["acquired"]))
+        received_bytes += _received(opened, time.monotonic() + 4 * wait_ms / 1000)
+    print(f"acquired: {received_bytes / _MB:.0f} MB of responses")
+
+
+def views(attack: Attack) -> None:
+    """Batches of 100 bytes, each read together with most of the batch of 1 MiB behind it.
+
+    12 fetches of 100 partitions and 4 share fetches of 400 wait for more than there is.
+    """
+    fetch = _fetch(LARGE, most=1 << 30, wait_ms=60_000, bytes_min=1 << 30,
+                   partitions=range(attack.count(100)), partition_bytes=1_000_000)  # fmt: skip
+    for connection in attack.open_some(12):
+        attack.send(connection, fetch)
+    groups = [f"v{number}" for number in range(4)]
+    attack.ask(*_subscribe(groups))
+    topic_id, wait_ms = _topic_id(attack, LARGE), attack.count(2000)
+    partitions = range(attack.count(_LARGE["views"]))
+    opened = attack.open_some(len(groups))
+    for connection, group in zip(opened, groups, strict=False):
+        attack.send(connection, _share_fetch(group, topic_id, partitions, wait_ms, _INT_MAX))
+    received_bytes = _received(opened, time.monotonic() + 3 * wait_ms / 1000)
+    print(f"views: {received_bytes / 1000:.0f} kB of responses to share fetches")
+    attack.rest()
+
+
+def hang_ups(attack: Attack) -> None:
+    """300 fetches of 20 MB whose connections are reset after 1 to 4 milliseconds."""
+    fields: dict[str, Any] = {
+        "most": 1 << 30, "partitions": range(_LARGE["hang_ups"]), "partition_bytes": 1 << 20,
+    }  # fmt: skip
+    ready = _fetch(LARGE, **fields)
+    incomplete = _fetch(LARGE, wait_ms=60_000, bytes_min=1 << 30, **fields)
+    for number in range(attack.count(300)):
+        connection = attack.open()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        attack.send(connection, incomplete if number % 2 else ready)
+        time.sleep(0.001 * (1 + number // 2 % 4))  # so that different steps are interrupted
+        connection.close()
+
+
 ATTACKS: dict[str, Callable[[Attack], None]] = {
     one.__name__: one
     for one in (
         header_bomb, compaction, metadata, producers, configs, unread, frames, claims,
         record_claims, lockout, share_sessions, regex, joins, commits, share_groups, waiting,
-        slow_sockets, segments, epochs, producer_ids, files, pipelines, wakes,
+        slow_sockets, segments, epochs, producer_ids, files, pipelines, wakes, acquired, views,
+        hang_ups,
     )
 }  # fmt: skip
-_QUICK_SCALES = {"waiting": 0.25, "unread": 1.0, "slow_sockets": 0.25, "pipelines": 0.5}
+_QUICK_SCALES = {
+    "waiting": 0.25, "unread": 1.0, "slow_sockets": 0.25, "pipelines": 0.5, "acquired": 0.5,
+    "views": 0.25, "hang_ups": 1.0,
+}  # fmt: skip
 _NEED_WIDE = {
     "metadata", "producers", "configs", "commits", "share_groups", "waiting", "pipelines",
     "producer_ids",
 }  # fmt: skip
+_LARGE = {"acquired": 15, "views": 400, "hang_ups": 20}  # partitions with large records
 
 
 # ---- requests
@@ -568,20 +638,86 @@ def _share_error(answer: bytes) -> int:
     return int(struct.unpack_from(">h", answer, 9)[0])
 
 
-def _produce(topic: str, data: bytes) -> bytearray:
-    partitions = [{"index": 0, "records": data}]
+def _subscribe(groups: list[str]) -> list[bytearray]:
+    """Have share groups of one member each begin with the first large record."""
+    change = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
+    resources = [
+        {"resource_type": _GROUP, "resource_name": group, "configs": [change]} for group in groups
+    ]
+    beat = {
+        "member_id": "m" * 22, "member_epoch": 0, "rack_id": None,
+        "subscribed_topic_names": [LARGE],
+    }  # fmt: skip
+    joins = [frame(SHARE_HEARTBEAT, 1, group_id=group, **beat) for group in groups]
+    return [frame(ALTER, 1, resources=resources, validate_only=False), *joins]
+
+
+def _share_fetch(
+    group: str, topic_id: UUID, partitions: range, wait_ms: int, bytes_min: int
+) -> bytearray:
+    """The first fetch of a share session, without limits of its own."""
+    parts = [{"partition_index": n, "acknowledgement_batches": []} for n in partitions]
+    return frame(SHARE_FETCH, 1, group_id=group, member_id="m" * 22, share_session_epoch=0,
+        max_wait=wait_ms, min_bytes=bytes_min, max_bytes=_INT_MAX, max_records=_INT_MAX,
+        batch_size=_INT_MAX, topics=[{"topic_id": topic_id, "partitions": parts}],
+        forgotten_topics_data=[])  # fmt: skip
+
+
+def _topic_id(attack: Attack, topic: str) -> UUID:
+    request = frame(METADATA, 12, topics=[{"topic_id": None, "name": topic}],
+                    allow_auto_topic_creation=False,
+                    include_topic_authorized_operations=False)  # fmt: skip
+    (response,) = attack.ask(request)
+    topic_id: UUID = decoded(METADATA, 12, response).topics[0].topic_id
+    return topic_id
+
+
+def _received(connections: list[socket.socket], until: float) -> int:
+    """Read a response of each connection, all at the same time; returns their bytes."""
+    count = 0
+    left = dict.fromkeys(connections, 0)  # bytes of a response; its size comes first
+    with selectors.DefaultSelector() as selector:
+        for connection in connections:
+            selector.register(connection, selectors.EVENT_READ)
+        while left and time.monotonic() < until:
+            for key, _ in selector.select(0.1):
+                assert isinstance(key.fileobj, socket.socket)
+                connection, data = key.fileobj, b""
+                with contextlib.suppress(OSError):
+                    data = connection.recv(min(left[connection], 1 << 20) or 4)
+                count += len(data)
+                if left[connection]:
+                    left[connection] -= len(data)
+                else:
+                    left[connection] = int.from_bytes(data)
+                if not data or not left[connection]:
+                    selector.unregister(connection)
+                    del left[connection]
+    return count
+
+
+def _produce(topic: str, data: bytes, partition: int = 0) -> bytearray:
+    partitions = [{"index": partition, "records": data}]
     return frame(PRODUCE, 8, transactional_id=None, acks=1, timeout=1000,
                  topic_data=[{"name": topic, "partition_data": partitions}])  # fmt: skip
 
 
 def _fetch(
-    topic: str, offset: int = 0, most: int = 1 << 20, wait_ms: int = 0, bytes_min: int = 1
+    topic: str,
+    offset: int = 0,
+    most: int = 1 << 20,
+    wait_ms: int = 0,
+    bytes_min: int = 1,
+    partitions: range = range(1),
+    partition_bytes: int | None = None,
 ) -> bytearray:
-    partition = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": offset,
-                 "log_start_offset": -1, "partition_max_bytes": most}  # fmt: skip
+    parts = [
+        {"partition": n, "current_leader_epoch": -1, "fetch_offset": offset, "log_start_offset": -1,
+         "partition_max_bytes": partition_bytes or most} for n in partitions
+    ]  # fmt: skip
     return frame(FETCH, 11, replica_id=-1, max_wait=wait_ms, min_bytes=bytes_min, max_bytes=most,
         isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
-        topics=[{"topic": topic, "partitions": [partition]}])  # fmt: skip
+        topics=[{"topic": topic, "partitions": parts}])  # fmt: skip
 
 
 def _commit(offset: int) -> bytearray:
@@ -671,6 +807,9 @@ def _prepare(broker: Headrace, name: str, size: Size) -> None:
     wide = {WIDE: size.partitions} if name in _NEED_WIDE else {}
     wide |= {WIDE + "r": size.partitions} if name == "waiting" else {}
     wide |= {f"t{n}-" + "a" * 200: 1 for n in range(size.topics)} if name == "regex" else {}
+    large = _LARGE.get(name, 0)
+    large = round(large * size.scale(name)) if name == "views" else large
+    wide |= {LARGE: large + 1} if large else {}  # the last one remains empty
     fields = {"replication_factor": 1, "assignments": [], "configs": []}
     for topic, count in {"polite": 1, "polite-2": 1, "big": 1, **wide}.items():
         asked = [{"name": topic, "num_partitions": count} | fields]
@@ -680,6 +819,10 @@ def _prepare(broker: Headrace, name: str, size: Size) -> None:
         data = batches.build([Record(0, 1000, None, bytes(900_000))])
         for _ in range(70):
             client.exchange(_produce("big", data))
+    for partition in range(large):
+        for value_bytes in (40, 1_048_480) if name == "views" else (1_000_000,):
+            data = batches.build([Record(0, 1000, None, bytes(value_bytes))])
+            client.exchange(_produce(LARGE, data, partition))
     client.close()
 
 

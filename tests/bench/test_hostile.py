@@ -2,8 +2,10 @@
 
 import json
 import re
+import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,3 +129,35 @@ def test_clients_that_come_after_the_attack_are_counted(tmp_path: Path) -> None:
 def test_module_documents_the_goals() -> None:
     numbers = re.findall(r"at most (\d+) (?:ms|MB)", hostile.__doc__ or "")
     assert [float(number) for number in numbers] == [hostile.P99_MS_MAX, hostile.PEAK_MB_MAX]
+
+
+def test_documentation_has_a_row_for_each_attack() -> None:
+    text = (Path(hostile.__file__).parent.parent / "docs" / "reliability.md").read_text()
+    section = text.partition("## Hostile clients\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(hostile.ATTACKS)
+
+
+def test_received_reads_one_response_of_each_connection() -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    for (_, broker), size in zip(pairs, (10, 70_000, 300), strict=True):
+        broker.sendall(size.to_bytes(4, "big") + bytes(size))
+    pairs[0][1].sendall(bytes(50))  # the next response
+    clients = [client for client, _ in pairs]
+    try:
+        assert hostile._received(clients, time.monotonic() + 30) == 3 * 4 + 70_310
+        assert clients[0].recv(100) == bytes(50)
+    finally:
+        for end in sum(pairs, ()):
+            end.close()
+
+
+def test_received_ends_with_closed_connections_and_at_its_time() -> None:
+    client, broker = socket.socketpair()
+    broker.sendall((100).to_bytes(4, "big") + bytes(60))
+    broker.close()
+    silent, other = socket.socketpair()
+    with client, silent, other:
+        until = time.monotonic() + 30
+        assert hostile._received([client], until) == 64
+        assert time.monotonic() < until
+        assert hostile._received([silent], time.monotonic()) == 0
