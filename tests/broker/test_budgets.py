@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from tests.broker.metrics_rig import METRICS, series
@@ -17,8 +18,10 @@ from headrace.broker import budgets, topic_patterns
 from headrace.broker.budgets import Budgets
 from headrace.broker.config import Config
 from headrace.broker.decoding_threads import DecodingThreads
+from headrace.broker.errors import Code
 from headrace.broker.handlers import fetch, fetch_messages, offset_commit
 from headrace.broker.loop_stalls import STALL_SECONDS, LoopStalls
+from headrace.broker.partition import Partition
 from headrace.broker.topic_patterns import Patterns, matching
 from headrace.core.errors import Refused, Why
 from headrace.core.share_session import Continue, ShareSessions
@@ -340,6 +343,34 @@ def test_bytes_that_are_read_and_not_returned_count_in_portions(
     (topic,) = answer.responses
     assert [0 < len(one.records) < 1000 for one in topic.partitions] == [True] * 6
     assert portions == [2, 2, 2]
+
+
+def test_logs_that_cannot_be_opened_cost_no_portion_each(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = connect()
+    wire.create("orders", num_partitions=60)
+    looked: list[int] = []
+    original = fetch._Poll.look
+
+    def look(poll: Any, most: int) -> bool:
+        before = poll._looked
+        is_all = original(poll, most)
+        looked.append(poll._looked - before)
+        return is_all
+
+    def refuse(_: Partition) -> NoReturn:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    monkeypatch.setattr(fetch._Poll, "look", look)
+    monkeypatch.setattr(Partition, "log", property(refuse))
+    monkeypatch.setattr(Partition, "is_open", False)
+    monkeypatch.setattr(Partition, "must_open", False)
+    answer = wire.call(1, 11, **fetch_of(range(60), max_wait=0, min_bytes=1))
+    monkeypatch.undo()
+    (topic,) = answer.responses
+    assert {one.error_code for one in topic.partitions} == {Code.STORAGE_ERROR}
+    assert looked == [50, 10]
 
 
 @pytest.mark.parametrize(

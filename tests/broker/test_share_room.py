@@ -120,6 +120,27 @@ def test_a_fetch_that_is_cancelled_leaves_its_room(monkeypatch: pytest.MonkeyPat
     run(work, room=1)
 
 
+def test_a_large_request_that_is_cancelled_leaves_its_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its task waits for the answer, and nobody is left who would send it."""
+
+    async def work(broker: Broker) -> None:
+        held = await _held(broker)
+        waiting = await _without_room(broker, "other")
+        monkeypatch.setattr("headrace.broker.dispatch.DECODE_BYTES_MAX", 0)
+        fetch = broker.fetch("a", held["a"], records=HELD)
+        for _ in range(TURNS_MAX):
+            if broker.services.budgets.acquired_bytes:
+                break
+            await asyncio.sleep(0)
+        fetch.cancel()
+        found = acquired(await asyncio.wait_for(waiting, SECONDS_MAX))
+        assert found == list(range(HELD))
+
+    run(work, room=1)
+
+
 def test_a_fetch_waits_for_clients_to_read() -> None:
     async def work(broker: Broker) -> None:
         server = Server(broker.services, broker.dispatcher)

@@ -101,8 +101,16 @@ class Later:
         """Return the answer once it is ready."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.when_ready(partial(_set, ready))
-        await ready
+        try:
+            await ready
+        except asyncio.CancelledError:
+            self.when_ready(self._dropped)
+            raise
         return self.answer()
+
+    def _dropped(self) -> None:
+        """Make the answer all the same: what it keeps is counted until then."""
+        self.answer()
 
     def when_ready(self, call: Callable[[], None]) -> None:
         """Who is told; at once when it is ready already."""

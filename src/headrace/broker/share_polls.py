@@ -69,8 +69,8 @@ class SharePoll:
         acked: what became of the acknowledgements that came with it.
 
     Attributes:
-        lacks_room: Whether the last look read nothing, as other responses take all the memory that
-            there is for them. `ROOM` is notified when there is some again.
+        lacks_room: Whether the last look acquired nothing, as other responses take all the memory
+            that there is for them. `ROOM` is notified when there is some again.
     """
 
     def __init__(
@@ -147,7 +147,8 @@ class SharePoll:
 
         A portion has `LOOK_PORTION` partitions, or reads `READ_PORTION_BYTES`. It ends early, and
         returns True, where the poll is not awaited any more. It begins again where a fault of the
-        journal took back what was acquired before a pause.
+        journal took back what was acquired before a pause, and once where a look that it continues
+        ends without records.
         """
         looking, self._looking = self._looking, None
         is_continued = looking is not None and self._shard.machine is self._machine
@@ -161,7 +162,6 @@ class SharePoll:
                     return bool(end.value)
                 # Something may have come before the continuation, when nobody watched.
                 looking, is_continued = self._look(bytes_min), False
-                continue
             await asyncio.sleep(0)
             if self._shard.machine is not self._machine:
                 looking = self._look(bytes_min)

@@ -547,6 +547,6 @@ def _read(partition: Partition, found: Found, left: int, *, whole: bool) -> int:
     except OSError as error:
         partition.read_failed(error)
         found.code = Code.STORAGE_ERROR
-        return PARTITION_BYTES_MAX  # perhaps, before it met the damage
+        return PARTITION_BYTES_MAX if partition.is_open else 0  # at most, before it met the damage
     found.high_watermark, found.start_offset = end, opened.start_offset
     return read_bytes
