@@ -22,8 +22,6 @@ _FLEXIBLE_SINCE = 12
 _REPLICA_TAGGED_SINCE = 15
 _READ_COMMITTED = 1
 
-_LIMITS = struct.Struct(">iiib")
-_SESSION = struct.Struct(">ii")
 _TOP = struct.Struct(">ihi")
 
 
@@ -62,6 +60,13 @@ class Found:
 
 
 @cache
+def _limits_form(version: int) -> struct.Struct:
+    """The longest wait, the least and the most bytes, isolation, and the session and its epoch."""
+    replica = "4x" if version < _REPLICA_TAGGED_SINCE else ""
+    return struct.Struct(f">{replica}iiib" + ("ii" if version >= SESSIONS_SINCE else ""))
+
+
+@cache
 def _asked_form(version: int) -> struct.Struct:
     """Partition, leader epoch, offset, last fetched epoch, log start, and the most bytes."""
     form = ">i"
@@ -75,12 +80,12 @@ def _asked_form(version: int) -> struct.Struct:
 def decoded(body: Buffer, version: int) -> FetchRequest:
     """Raises: Malformed."""
     source, flexible = Reader(body), version >= _FLEXIBLE_SINCE
-    if version < _REPLICA_TAGGED_SINCE:
-        source.int32()
-    wait_ms_max, bytes_min, bytes_max, isolation = source.unpack(_LIMITS)
+    limits = source.unpack(_limits_form(version))
     session_id, epoch = NO_SESSION, FINAL
     if version >= SESSIONS_SINCE:
-        session_id, epoch = source.unpack(_SESSION)
+        wait_ms_max, bytes_min, bytes_max, isolation, session_id, epoch = limits
+    else:
+        wait_ms_max, bytes_min, bytes_max, isolation = limits
     asked: list[Asked] = []
     for _ in range(_count(source, flexible)):
         _read_topic(source, version, asked)
@@ -137,8 +142,15 @@ def _read_forgotten(source: Reader, version: int, forgotten: list[Key]) -> None:
 
 @cache
 def _found_form(version: int) -> struct.Struct:
-    """Partition, code, high watermark, last stable offset, and the log's start."""
-    return struct.Struct(">ihqqq" if version >= _START_OFFSET_SINCE else ">ihqq")
+    """Partition, code, high watermark, last stable offset, and the log's start.
+
+    Before flexible versions also the number of aborted transactions, the replica to read from, and
+    the size of the records.
+    """
+    form = ">ihqqq" if version >= _START_OFFSET_SINCE else ">ihqq"
+    if version < _FLEXIBLE_SINCE:
+        form += "iii" if version >= _PREFERRED_REPLICA_SINCE else "ii"
+    return struct.Struct(form)
 
 
 def encoded(
@@ -191,14 +203,19 @@ def _write_topic(out: Writer, topic: UUID | str, flexible: bool) -> None:
 
 def _write_head(out: Writer, found: Found, request: FetchRequest) -> None:
     """What stands before the records of a partition, their size included."""
-    version, flexible = request.version, request.version >= _FLEXIBLE_SINCE
+    version, size = request.version, len(found.records)
     form, partition, end = _found_form(version), found.asked.partition, found.high_watermark
-    if version >= _START_OFFSET_SINCE:
-        out.raw(form.pack(partition, found.code, end, end, found.start_offset))
-    else:
-        out.raw(form.pack(partition, found.code, end, end))
     # No transaction was ever aborted here; clients that read committed want an empty list.
-    out.count(0 if found.has_aborted else -1, flexible=flexible)
-    if version >= _PREFERRED_REPLICA_SINCE:
+    aborted = 0 if found.has_aborted else -1
+    if version >= _FLEXIBLE_SINCE:
+        out.raw(form.pack(partition, found.code, end, end, found.start_offset))
+        out.count(aborted, flexible=True)
         out.int32(-1)
-    out.count(len(found.records), flexible=flexible)
+        out.count(size, flexible=True)
+    elif version >= _PREFERRED_REPLICA_SINCE:
+        start = found.start_offset
+        out.raw(form.pack(partition, found.code, end, end, start, aborted, -1, size))
+    elif version >= _START_OFFSET_SINCE:
+        out.raw(form.pack(partition, found.code, end, end, found.start_offset, aborted, size))
+    else:
+        out.raw(form.pack(partition, found.code, end, end, aborted, size))
