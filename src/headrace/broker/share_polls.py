@@ -34,7 +34,7 @@ from headrace.wire.share_requests import AcknowledgedPart, Acquisition, FetchedP
 ROOM = "room for acquired records"  # a key of `Waits`, as no partition has
 _RECORD_LIMIT = 1
 LOOK_PORTION = 200  # partitions that are looked at without a pause
-READ_PORTION_BYTES = 1 << 20  # from files, without a pause: a millisecond
+READ_PORTION_BYTES = 1 << 20  # from files, without a pause
 _READ_BYTES_MAX = 1 << 20
 # So many that lie apart are looked up in some 10 ms; how many are asked for is the client's choice.
 _RECORDS_MAX = 50_000
