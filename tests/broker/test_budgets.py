@@ -287,6 +287,21 @@ def test_a_waiting_fetch_looks_at_few_partitions_in_a_step(
     assert sum(steps) == count
 
 
+def _portions(monkeypatch: pytest.MonkeyPatch, measure: str) -> list[int]:
+    """Return by how much each portion of a look increases a measure of its poll, as they come."""
+    portions: list[int] = []
+    original = fetch._Poll.look
+
+    def look(poll: Any, most: int) -> bool:
+        before = getattr(poll, measure)
+        is_all = original(poll, most)
+        portions.append(getattr(poll, measure) - before)
+        return is_all
+
+    monkeypatch.setattr(fetch._Poll, "look", look)
+    return portions
+
+
 def test_a_fetch_of_much_is_read_in_portions(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,16 +312,7 @@ def test_a_fetch_of_much_is_read_in_portions(
         topics = [{"name": "orders", "partition_data": [{"index": number, "records": records}] * 1}]
         for _ in range(2):
             wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
-    portions: list[int] = []
-    original = fetch._Poll.look
-
-    def look(poll: Any, most: int) -> bool:
-        before = poll._bytes
-        is_all = original(poll, most)
-        portions.append(poll._bytes - before)
-        return is_all
-
-    monkeypatch.setattr(fetch._Poll, "look", look)
+    portions = _portions(monkeypatch, "_bytes")
     monkeypatch.setattr(fetch, "READ_PORTION_BYTES", 50_000)
     monkeypatch.setattr(fetch, "PARTITION_BYTES_MAX", 20_000)
     answer = wire.call(1, 11, **fetch_of(range(6), max_wait=1000, min_bytes=1 << 30))
@@ -327,16 +333,7 @@ def test_bytes_that_are_read_and_not_returned_count_in_portions(
             records = batches.build([Record(0, 1000, None, bytes(size))])
             topics = [{"name": "orders", "partition_data": [{"index": number, "records": records}]}]
             wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
-    portions: list[int] = []
-    original = fetch._Poll.look
-
-    def look(poll: Any, most: int) -> bool:
-        before = poll._looked
-        is_all = original(poll, most)
-        portions.append(poll._looked - before)
-        return is_all
-
-    monkeypatch.setattr(fetch._Poll, "look", look)
+    portions = _portions(monkeypatch, "_looked")
     monkeypatch.setattr(fetch, "READ_PORTION_BYTES", 60_000)
     monkeypatch.setattr(fetch, "PARTITION_BYTES_MAX", 40_000)
     answer = wire.call(1, 11, **fetch_of(range(6), max_wait=0, min_bytes=1))
@@ -350,19 +347,11 @@ def test_logs_that_cannot_be_opened_cost_no_portion_each(
 ) -> None:
     wire = connect()
     wire.create("orders", num_partitions=60)
-    looked: list[int] = []
-    original = fetch._Poll.look
-
-    def look(poll: Any, most: int) -> bool:
-        before = poll._looked
-        is_all = original(poll, most)
-        looked.append(poll._looked - before)
-        return is_all
+    looked = _portions(monkeypatch, "_looked")
 
     def refuse(_: Partition) -> NoReturn:
         raise OSError(errno.EIO, "the disk is gone")
 
-    monkeypatch.setattr(fetch._Poll, "look", look)
     monkeypatch.setattr(Partition, "log", property(refuse))
     monkeypatch.setattr(Partition, "is_open", False)
     monkeypatch.setattr(Partition, "must_open", False)

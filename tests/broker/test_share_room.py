@@ -90,7 +90,7 @@ def test_a_fetch_whose_connection_is_gone_leaves_its_room() -> None:
         held = await _held(broker)
         broker.fetch("a", held["a"], records=HELD).cancel()
         assert broker.services.budgets.acquired_bytes > 0
-        broker.responses.clear()  # nobody is left who would send it
+        broker.responses.clear()  # its connection is closed
         waiting = broker.fetch("b", records=HELD, wait_ms=LONG_MS)
         assert acquired(await waiting) == list(range(80, 100))
         gc.collect()
@@ -123,7 +123,7 @@ def test_a_fetch_that_is_cancelled_leaves_its_room(monkeypatch: pytest.MonkeyPat
 def test_a_large_request_that_is_cancelled_leaves_its_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its task waits for the answer, and nobody is left who would send it."""
+    """Its task waits for the answer, and its connection is closed."""
 
     async def work(broker: Broker) -> None:
         held = await _held(broker)
@@ -156,7 +156,7 @@ def test_a_fetch_waits_for_clients_to_read() -> None:
 
 @pytest.mark.parametrize(("group", "first"), [("other", 0), ("g", 80)])
 def test_an_answer_that_waited_for_the_journal_leaves_its_room(group: str, first: int) -> None:
-    """Also where somebody waits in its own group, who looks first."""
+    """Also where a member of its own group waits, and looks first."""
 
     async def work(broker: Broker) -> None:
         held = await _held(broker)
@@ -278,7 +278,7 @@ def test_polls_without_room_do_not_wake_each_other(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_comes_before_a_look_is_continued_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look paused behind the partition, and nobody watches it yet."""
+    """The look paused behind the partition, before a watch is set."""
 
     async def work(broker: Broker) -> None:
         reset = AlterShareOffsets("g", (("orders", 0, 3 * WINDOW),))

@@ -222,7 +222,7 @@ class AcquiredBytes:
         self._bytes = 0
 
     def __del__(self) -> None:
-        self.end()  # of an answer that nobody is left to send to
+        self.end()  # of an answer whose connection is closed
 
 
 def encoded_and_freed(key: int, version: int, answer: dict[str, Any]) -> bytearray:

@@ -126,8 +126,8 @@ class SharePoll:
     def look(self, bytes_min: int = 0) -> bool | None:
         """Look at every partition, in order, while the request's limits last.
 
-        Nobody may be told of the outcome before the group's shard is durable. Where there is less
-        than `bytes_min`, and could be more, nothing is acquired: others may have it while this poll
+        The outcome must not be sent before the group's shard is durable. Where there is less than
+        `bytes_min`, and could be more, nothing is acquired: others may have it while this poll
         waits.
 
         Returns:
@@ -160,7 +160,7 @@ class SharePoll:
             except StopIteration as end:
                 if end.value or not is_continued:
                     return bool(end.value)
-                # Something may have come before the continuation, when nobody watched.
+                # Records may have come before the continuation, when no watch was set.
                 looking, is_continued = self._look(bytes_min), False
             await asyncio.sleep(0)
             if self._shard.machine is not self._machine:
