@@ -5,8 +5,9 @@ import gc
 import struct
 import time
 from collections.abc import Callable, Coroutine
-from functools import cached_property
 from typing import Any, TypeVar
+
+import pytest
 
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.server import Connection, Server
@@ -16,10 +17,10 @@ from .inside_rig import Inside
 
 T = TypeVar("T")
 SECONDS_MAX = 120
-TRIES = 3
+TRIES = 5
 _CHUNK_BYTES = 256 * 1024
-_CALIBRATION = 100_000
-_CALIBRATION_SECONDS = 0.012  # on the machine whose steps take 20 ms at most
+_CALIBRATION = 50_000
+_CALIBRATION_SECONDS = 0.0165  # on the machine whose steps take 20 ms at most
 
 _HANDLE: Any = asyncio.Handle  # what the loop runs
 
@@ -150,11 +151,6 @@ class LoopRig:
         self.run(self.inside.start())
         self.server = Server(self.services, Dispatcher(self.services))
 
-    @cached_property
-    def scale(self) -> float:
-        """How much longer steps may take than on the machine that the limits are for."""
-        return machine_scale()
-
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(asyncio.wait_for(work, SECONDS_MAX))
 
@@ -170,19 +166,20 @@ class LoopRig:
     ) -> Steps:
         """Run `work` until no step of the loop takes longer than allowed; return its steps.
 
+        Each try is judged by what the machine can do right after it, as others may use it, too.
         Work that changes state must do the same each of up to `TRIES` times: where a second try
         found nothing to do, a long first step would pass.
         """
-        allowed = seconds_max * self.scale
-        for number in range(1, TRIES + 1):
+        too_long = []
+        for _ in range(TRIES):
             gc.collect()
             with Steps() as steps:
                 self.run(work())
-            if steps.worst[0] <= allowed or number == TRIES:
-                break
-        seconds, name = steps.worst
-        assert seconds <= allowed, f"{seconds * 1000:.1f} ms of {allowed * 1000:.1f}: {name}"
-        return steps
+            seconds, name = steps.worst
+            if seconds <= seconds_max or seconds <= (allowed := seconds_max * machine_scale()):
+                return steps
+            too_long.append(f"{seconds * 1000:.1f} ms of {allowed * 1000:.1f}: {name}")
+        pytest.fail("\n".join(too_long))
 
 
 def machine_scale() -> float:
@@ -191,9 +188,13 @@ def machine_scale() -> float:
 
 
 def _calibrated(_: int) -> float:
-    """Seconds of processor time that some work of a known amount takes."""
+    """Seconds of processor time for work of a known amount, more than caches of a core can hold."""
+    made, was_collecting = {}, gc.isenabled()
+    gc.disable()
     began = time.thread_time()
-    found = {}
     for number in range(_CALIBRATION):
-        found[number & 1023] = (number, str(number & 7))
-    return time.thread_time() - began
+        made[str(number)] = (number, {"number": number})
+    seconds = time.thread_time() - began
+    if was_collecting:
+        gc.enable()
+    return seconds

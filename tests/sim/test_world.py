@@ -44,14 +44,25 @@ _FOCUSES = (EVERYTHING, EVERY_ACTOR, _DAMAGES, LEASES, EVERY_ACTOR | {"counts_wo
 _FIRST = 38  # has what the seeds above lacked when it was chosen
 _outcomes: dict[int, Outcome] = {}
 _kinds: set[str] = set()  # of faults and steps, in the histories so far
+_stopped: set[int] = set()  # seeds with an orderly stop of the broker
+_threads: dict[int, list[Thread]] = {}  # that the history of a seed started
 
 
 def _run(seed: int) -> Outcome:
     """Return the outcome of a seed; each is run once for all tests of this file."""
     if seed not in _outcomes:
-        told: list[str] = []
-        _outcomes[seed] = World(seed, tell=told.append).run()
+        told, start = list[str](), Thread.start
+
+        def noted(thread: Thread) -> None:
+            _threads.setdefault(seed, []).append(thread)
+            start(thread)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Thread, "start", noted)
+            _outcomes[seed] = World(seed, tell=told.append).run()
         _note_kinds(told)
+        if any("the broker is stopped" in one for one in told):
+            _stopped.add(seed)
     return _outcomes[seed]
 
 
@@ -95,19 +106,12 @@ def test_a_seed_is_one_history_also_in_another_process() -> None:
     assert len(set(here)) == len(seeds)
 
 
-def test_no_history_starts_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_history_starts_a_thread() -> None:
     """The order in which threads run is no part of a seed."""
-    started, told, start = list[Thread](), list[str](), Thread.start
-
-    def noted(thread: Thread) -> None:
-        started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(Thread, "start", noted)
     for seed in range(20):
-        World(seed, tell=told.append).run()
-    assert any("the broker is stopped" in one for one in told), "by an orderly stop"
-    assert started == []
+        _run(seed)
+    assert _stopped
+    assert _threads == {}
 
 
 def test_a_replay_shows_every_step() -> None:
