@@ -304,6 +304,10 @@ class OffsetAuditor:
 
     # ---- expiry
 
+    def may_have_expired(self, group: str, place: Place) -> bool:
+        """Return whether the last commit that may have been carried out is old enough to expire."""
+        return self._may_have_expired(group, place, self._writes.get((group, place), []))
+
     def _may_have_expired(self, group: str, place: Place, writes: list[Write]) -> bool:
         one = self._of(group)
         done = [write for write in writes if write.done is not None]
