@@ -1307,6 +1307,156 @@ def test_of_two_batches_that_fit_elsewhere_neither_is_kept_at_a_wrong_offset() -
     assert (done.lost, disk.read(path)) == ([(10, 29)], built[0] + filled)
 
 
+def _last_segment(*offsets: int | None) -> tuple[list[bytes], bytes]:
+    """Build batches of one record from offset 0 on, and the segment with damage to the offsets.
+
+    Args:
+        offsets: the offset that each batch shows, or None for a batch with a wrong checksum.
+    """
+    built = _placed(*((offset, offset) for offset in range(len(offsets))))
+    shown = [
+        data[:-1] + b"?" if offset is None else _at_offset(data, offset)
+        for data, offset in zip(built, offsets, strict=True)
+    ]
+    return built, b"".join(shown)
+
+
+@pytest.mark.parametrize("high", [4, 1 << 24])
+def test_a_write_over_the_end_of_a_batch_and_the_next_offset_loses_no_other_batch(
+    high: int,
+) -> None:
+    """The offset is plausible, as nothing follows the last segment, and passes the one behind."""
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    built, data = _last_segment(0, None, None, high, 4)
+    disk.write(path, data)
+    done = bridge(disk, path, 0, 5, is_last=True, known_bytes=len(data))
+    assert (done.lost, done.end_offset, done.is_end_lost) == ([(1, 3)], 5, False)
+    assert disk.read(path) == b"".join([built[0], *empty_batches(1, 4), built[4]])
+
+
+@pytest.mark.parametrize("offset", [2, 4, 1 << 24])
+def test_an_offset_by_which_the_log_would_not_end_where_it_ended_is_damaged(offset: int) -> None:
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    built, data = _last_segment(0, None, None, offset)
+    disk.write(path, data)
+    done = bridge(disk, path, 0, 4, is_last=True, known_bytes=len(data))
+    assert (done.lost, done.end_offset) == ([(1, 3)], 4)
+    assert disk.read(path) == built[0] + b"".join(empty_batches(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("shown", "kept"),
+    [
+        pytest.param((0, None, None, 2, 4), (0, 4), id="a low offset before the last batch"),
+        pytest.param((0, None, None, 2, 4, 5), (0, 4, 5), id="a low offset before two batches"),
+        pytest.param((0, None, None, 9, 4, 5), (0, 4, 5), id="a high offset before two batches"),
+        pytest.param((0, None, None, 3, 9), (0, 3, 4), id="the last offset is damaged"),
+        pytest.param((0, None, None, 3, 2, 5), (0, 3, 4, 5), id="the second offset is damaged"),
+        pytest.param(
+            (0, None, None, None, 4, 3, 6), (0, 4, 5, 6), id="the second offset fits behind damage"
+        ),
+    ],
+)
+def test_behind_damage_to_the_last_segment_two_of_three_show_an_offset(
+    shown: tuple[int | None, ...], kept: tuple[int, ...]
+) -> None:
+    """The third is the batch behind the next, or the end of the log."""
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    built, data = _last_segment(*shown)
+    disk.write(path, data)
+    known_bytes = 0 if len(built) > 5 else len(data)
+    done = bridge(disk, path, 0, len(built), is_last=True, known_bytes=known_bytes)
+    left = {header.base_offset: at for header, at in _positions(disk.read(path))}
+    for offset in kept:
+        assert disk.read(path)[left[offset] :].startswith(built[offset])
+    lost = [offset for first, last in done.lost for offset in range(first, last + 1)]
+    assert sorted([*kept, *lost]) == [*range(len(built))]
+
+
+def test_a_damaged_offset_at_the_known_end_is_recovered_where_no_other_fits() -> None:
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    built, data = _last_segment(0, None, 1 << 24)
+    disk.write(path, data)
+    done = bridge(disk, path, 0, 3, is_last=True, known_bytes=len(data))
+    assert (done.lost, done.end_offset) == ([(1, 1)], 3)
+    assert disk.read(path).endswith(built[2])
+
+
+def test_an_offset_above_the_known_end_is_damaged_also_between_damaged_batches() -> None:
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    built, data = _last_segment(0, None, None, 1 << 24, None, 5)
+    disk.write(path, data)
+    done = bridge(disk, path, 0, 6, is_last=True, known_bytes=len(data))
+    assert (done.lost, done.end_offset) == ([(1, 4)], 6)
+    assert disk.read(path).endswith(built[5])
+
+
+def test_a_batch_beyond_the_known_bytes_may_have_any_offset() -> None:
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    built = _placed((0, 0), (1, 99), (100, 100))
+    disk.write(path, b"".join([built[0], built[1][:-1] + b"?", built[2]]))
+    done = bridge(disk, path, 0, 1, is_last=True, known_bytes=len(built[0]))
+    assert (done.lost, done.end_offset) == ([(1, 99)], 101)
+    assert disk.read(path).endswith(built[2])
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_batches_that_a_killed_repair_moved_into_the_known_bytes_stay(is_damaged: bool) -> None:
+    """The recovery point still has the bytes of the file before, and later batches follow."""
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    built, data = _last_segment(0, None if is_damaged else 1, 2, 3, 4)
+    disk.write(path, data)
+    done = bridge(disk, path, 0, 2, is_last=True, known_bytes=len(data) - 9)
+    assert (done.lost, done.end_offset) == ([(1, 1)] if is_damaged else [], 5)
+    assert disk.read(path).endswith(b"".join(built[2:]))
+
+
+def test_a_misdirected_write_to_the_last_segment_loses_only_what_it_covers() -> None:
+    """Against a model: each batch without a changed byte stays, and none gets another offset."""
+    for seed in range(1_000):
+        rng, disk, path = Random(seed), MemoryDisk(), f"t-0/{0:020d}.log"
+        built, end = list[bytes](), 0
+        for _ in range(rng.randrange(2, 7)):
+            records = [Record(0, 1, None, rng.randbytes(24)) for _ in range(rng.randrange(1, 4))]
+            built.append(batches.build(records, base_offset=end, leader_epoch=0))
+            end += len(records)
+        sound = b"".join(built)
+        begins = [sum(map(len, built[:number])) for number in range(1, len(built))]
+        begin = rng.choice(begins) + rng.randrange(9) - 64  # the write ends in an offset
+        block = bytes(rng.choice((0, 0, 0, 1, rng.randrange(256))) for _ in range(64))
+        first = max(begin, 0)
+        data = sound[:first] + block[first - begin :] + sound[begin + 64 :]
+        disk.write(path, data)
+        done = bridge(disk, path, 0, end, is_last=True, known_bytes=len(data))
+        new = disk.read(path)
+        kept = {new[at : at + one.size] for one, at in _positions(new) if one.record_count}
+        at = 0
+        for batch in built:
+            assert batch in kept or data[at : at + len(batch)] != batch, seed
+            at += len(batch)
+        assert kept <= {*built}, seed
+        assert done.end_offset == end, seed
+
+
+@pytest.mark.parametrize("known_by", ["both", "recovery-point", ".kafka_cleanshutdown"])
+def test_the_end_of_a_log_shows_that_an_offset_in_its_last_segment_is_damaged(
+    known_by: str, stopped: Folder, killed: Folder, write: Write
+) -> None:
+    """A misdirected write covers the end of a batch, and the offset of the next one in part."""
+    folder = killed if known_by == "recovery-point" else stopped
+    path, files = f"batches-0/{27:020d}.log", dict(folder.files)
+    content = files[path]
+    headers = batches.headers(content)
+    assert [one.base_offset for one in headers] == [27, 30, 33]
+    end = headers[0].size + 6  # of the write; it leaves the offset 0x67af001e
+    files[path] = content[: end - 64] + bytes(62) + b"\x67\xaf" + content[end:]
+    if known_by == ".kafka_cleanshutdown":
+        files["batches-0/recovery-point"] = b""
+    done = repaired(write(files))
+    lost = [one.lost for one in done.actions if one.path == path]
+    assert (lost, done.is_complete) == ([((27, 32),)], True)
+
+
 def test_a_damaged_offset_that_fits_a_gap_is_named(write: Write) -> None:
     """No batch by itself is damaged; only the digest of the block is wrong."""
     folder = build_compacted()

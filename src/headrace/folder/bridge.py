@@ -7,9 +7,14 @@ recovered. Compaction leaves gaps: a batch with a damaged offset and room for ot
 stand at several offsets, and is lost. Where the offsets of two intact batches contradict each other
 and either batch could stand elsewhere, both are lost: no record may get a wrong offset, as far as
 the batches beside it are intact.
+
+In the last segment compaction has left no gap, but no segment ends it: behind a damaged batch, a
+damaged offset can be far too high and still plausible. There the next two batches show whether an
+offset is right, or the next one and the end of the log by its recovery point.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from headrace.log import damage
 from headrace.log.api import Disk, File
@@ -37,8 +42,31 @@ class Bridged:
         self.is_end_lost = False  # the last bytes of the file are damaged or missing
 
 
+class _Limits(NamedTuple):
+    """Offsets below which the batches of a segment end; None where no limit is known.
+
+    Args:
+        segment_end: the limit of every batch.
+        known_end: the limit of batches in the first `known_bytes` of the file.
+    """
+
+    segment_end: int | None
+    known_end: int | None = None
+    known_bytes: int = 0
+
+    def at(self, position: int) -> int | None:
+        """Return the limit of a batch at `position`."""
+        return self.known_end if position < self.known_bytes else self.segment_end
+
+
 def bridge(
-    disk: Disk, path: str, base_offset: int, end_offset: int | None, *, is_last: bool = False
+    disk: Disk,
+    path: str,
+    base_offset: int,
+    end_offset: int | None,
+    *,
+    is_last: bool = False,
+    known_bytes: int = 0,
 ) -> Bridged:
     """Rewrite a segment; a copy of the old file is kept, and what a compaction began to write.
 
@@ -47,10 +75,15 @@ def bridge(
         end_offset: the offset of the next segment, or the known end of the log; None where the
             log ends with its last intact batch.
         is_last: no segment follows, so that the log may go on beyond `end_offset`.
+        known_bytes: where `is_last`, the bytes of the file, from its start, that have only offsets
+            below `end_offset`.
 
     Raises: OSError, and the old file is still there, or the new one in its place.
     """
     found, new = Bridged(), f"{path}{CLEANED}"
+    limits = _Limits(end_offset)
+    if is_last:
+        limits = _Limits(base_offset + _DELTA_MAX, end_offset, known_bytes)
     if disk.exists(new):  # it may have records that are damaged in the segment
         found.unfinished = set_aside(disk, new)
     out = disk.open(new)
@@ -58,14 +91,7 @@ def bridge(
         if disk.exists(path):
             source = disk.open(path)
             try:
-                _copy(
-                    source,
-                    out,
-                    base_offset,
-                    base_offset + _DELTA_MAX if is_last else end_offset,
-                    found,
-                    is_last=is_last,
-                )
+                _copy(source, out, base_offset, limits, found, is_last=is_last)
             finally:
                 source.close()
         else:
@@ -96,7 +122,7 @@ def _copy(
     source: File,
     out: File,
     base_offset: int,
-    end_offset: int | None,
+    limits: _Limits,
     found: Bridged,
     *,
     is_last: bool,
@@ -106,18 +132,25 @@ def _copy(
     damaged = False
     while position < size:
         expected = found.end_offset + damaged  # a damaged batch has at least the first offset
-        batch = _intact(source, position, size, expected, end_offset)
-        if batch is not None and is_last and not damaged:
-            # No compaction left a gap here, so the offset is damaged.
-            batch = batch if _base_offset(batch) == expected else None
+        batch = _intact(source, position, size, expected, limits.segment_end)
+        is_right: bool | None = None
+        if batch is not None and is_last:
+            # No compaction left a gap here: an offset behind an intact batch follows from that.
+            is_right = (
+                _is_right(source, position, expected, limits)
+                if damaged
+                else _base_offset(batch) == expected
+            )
+            batch = None if is_right is False else batch
         begin = position + 1
-        if batch is not None:
-            doubtful_end = _doubtful_end(source, position, size, expected, end_offset)
+        if batch is not None and not is_right:
+            doubtful_end = _doubtful_end(source, position, size, expected, limits.segment_end)
             if doubtful_end > position:
                 batch, begin = None, doubtful_end
         if batch is None:
             following = damage.next_batch(source.pread, begin, size, found.end_offset)
             # Only of the end of a log compaction has removed nothing.
+            end_offset = limits.at(position)
             limit = None if is_last and not damaged else _limit(source, following, end_offset)
             batch = _recovered(source, position, following or size, expected, limit)
             damaged = damaged or batch is None
@@ -152,6 +185,41 @@ def _intact(
     is_placed = header.base_offset >= expected and header.leader_epoch == _EPOCH
     fits = end_offset is None or header.last_offset < end_offset
     return data if is_placed and fits and header.last_offset_delta >= 0 else None
+
+
+def _is_right(source: File, position: int, expected: int, limits: _Limits) -> bool | None:
+    """Return whether an intact batch of the last segment, behind a damaged one, has its offset.
+
+    Returns: None where nothing shows it.
+    """
+    header = batches.read_header(source.pread(HEADER_BYTES, position))
+    limit = limits.at(position)
+    # Without a gap it is no evidence: a killed repair may have moved the bytes of the batch.
+    if header.base_offset > expected and limit is not None and header.last_offset >= limit:
+        return False
+    end, behind = header.last_offset + 1, position + header.size
+    if behind == limits.known_bytes:
+        return end == limits.known_end
+    following = _verified_header(source, behind)
+    if following is None:
+        return None
+    if following.base_offset == end:
+        return True
+    # One of the two offsets is damaged.
+    behind += following.size
+    next_end = limits.known_end
+    if behind != limits.known_bytes:
+        second = _verified_header(source, behind)
+        next_end = None if second is None else second.base_offset
+    if next_end == following.last_offset + 1:
+        return False
+    return True if next_end == end + following.last_offset_delta + 1 else None
+
+
+def _verified_header(source: File, position: int) -> BatchHeader | None:
+    """Return the header of the batch at `position` if its checksum is right."""
+    data = _intact(source, position, source.size(), 0, None)
+    return None if data is None else batches.read_header(data)
 
 
 def _doubtful_end(

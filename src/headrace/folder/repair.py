@@ -289,7 +289,8 @@ class _Mechanic:
         following_base = None if is_last else end
         if FOREIGN in finding.problem or is_foreign(self._disk, finding.path, following_base):
             copies.append(set_aside(self._disk, finding.path))
-        done = bridge(self._disk, finding.path, base, end, is_last=is_last)
+        known_bytes = self._known_bytes(finding.path, base) if is_last else 0
+        done = bridge(self._disk, finding.path, base, end, is_last=is_last, known_bytes=known_bytes)
         if is_last:
             first = first_base_of(self._disk, folder, base)
             claim = Claim(first, base, done.size, done.end_offset)
@@ -424,6 +425,15 @@ class _Mechanic:
         ends = [claim.end_offset] if claim.base_offset == base else []
         ends += [self._closed[folder].end] if folder in self._closed else []
         return max(ends, default=None), folder in self._closed
+
+    def _known_bytes(self, path: str, base: int) -> int:
+        """Return how many bytes of the last segment lie below its known end, 0 if none is known."""
+        folder = path.rpartition("/")[0]
+        if folder in self._closed:
+            return self._disk.size(path) if self._disk.exists(path) else 0
+        _, claim = read_claim(self._disk, folder)
+        is_known = claim.base_offset == base and claim.end_offset != UNKNOWN
+        return claim.size if is_known else 0
 
     def _forget_start(self, folder: str, first_base: int) -> None:
         claim = RecoveryPoint(self._disk, folder)
