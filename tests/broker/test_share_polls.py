@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 from uuid import uuid4
@@ -30,6 +31,7 @@ FETCH = 78
 WINDOW = 100
 BATCH = 10
 TURNS_MAX = 1_000
+SECONDS_MAX = 30
 LONG_MS = 60_000
 ACCEPT = (1,)
 ALL = range(WINDOW)
@@ -119,11 +121,11 @@ class Broker(Inside):
 
     async def until_waiting(self, count: int) -> None:
         """Let the loop turn until so many polls wait."""
-        for _ in range(TURNS_MAX):
-            if self.services.waits.waiting == count:
-                return
-            await asyncio.sleep(0)
-        raise AssertionError(f"{self.services.waits.waiting} polls wait, not {count}")
+        await _until(lambda: self.services.waits.waiting == count)
+
+    async def until_room_is_taken(self) -> None:
+        """Let the loop turn until records that were acquired wait to be sent."""
+        await _until(lambda: self.services.budgets.acquired_bytes > 0)
 
     async def _partition(self, response: Any) -> Any:
         if isinstance(response, Pending):
@@ -138,6 +140,14 @@ class Broker(Inside):
         (topic,) = answer.responses
         (partition,) = topic.partitions
         return partition
+
+
+async def _until(happened: Callable[[], bool]) -> None:
+    """Let the loop turn, as other threads may need any number of turns."""
+    end = time.monotonic() + SECONDS_MAX
+    while not happened():
+        assert time.monotonic() < end, f"not within {SECONDS_MAX} s"
+        await asyncio.sleep(0)
 
 
 def acquired(partition: Any) -> list[int]:

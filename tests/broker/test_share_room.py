@@ -15,7 +15,7 @@ from headrace.core.errors import Refused
 from headrace.core.shard_words import AlterShareOffsets
 
 from .inside_rig import play
-from .test_share_polls import BATCH, LONG_MS, TURNS_MAX, WINDOW, Broker, acquired
+from .test_share_polls import BATCH, LONG_MS, WINDOW, Broker, acquired
 
 SECONDS_MAX = 10
 HELD = 20  # records of each member
@@ -103,15 +103,11 @@ def test_a_fetch_that_is_cancelled_leaves_its_room(monkeypatch: pytest.MonkeyPat
     """In a look with pauses, where those who wait for room look with pauses, too."""
 
     async def work(broker: Broker) -> None:
-        budgets = broker.services.budgets
         held = await _held(broker)
         monkeypatch.setattr("headrace.broker.handlers.share_fetch.LOOK_PORTION", 0)
         waiting = await _without_room(broker, "other")
         fetch = broker.fetch("a", held["a"], records=HELD)
-        for _ in range(TURNS_MAX):
-            if budgets.acquired_bytes:
-                break
-            await asyncio.sleep(0)
+        await broker.until_room_is_taken()
         fetch.cancel()
         found = acquired(await asyncio.wait_for(waiting, SECONDS_MAX))
         assert found == list(range(HELD))
@@ -130,10 +126,7 @@ def test_a_large_request_that_is_cancelled_leaves_its_room(
         waiting = await _without_room(broker, "other")
         monkeypatch.setattr("headrace.broker.dispatch.DECODE_BYTES_MAX", 0)
         fetch = broker.fetch("a", held["a"], records=HELD)
-        for _ in range(TURNS_MAX):
-            if broker.services.budgets.acquired_bytes:
-                break
-            await asyncio.sleep(0)
+        await broker.until_room_is_taken()
         fetch.cancel()
         found = acquired(await asyncio.wait_for(waiting, SECONDS_MAX))
         assert found == list(range(HELD))
