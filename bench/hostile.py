@@ -41,7 +41,7 @@ The other two goals are never given a second run.
 The last line of standard output is one JSON object: `<attack>_p99_ms`, `<attack>_baseline_p99_ms`
 and `<attack>_peak_mb`, the worst of each, and the load of the machine. An attack that ended without
 figures has none. Each goal that was missed is one line on standard error, and the exit code is then
-1. With --quick each attack is a fraction of itself and ends after 1.5 seconds; the whole takes less
+1. With --quick each attack is a fraction of itself and ends after a second; the whole takes less
 than a minute on an idle machine.
 """
 
@@ -110,7 +110,7 @@ class AttackError(Exception):
 
 
 FULL = Size(1000, 2000, 2.0, 20.0, is_quick=False)
-QUICK = Size(240, 200, 0.5, 1.5, is_quick=True)
+QUICK = Size(240, 200, 0.3, 1.0, is_quick=True)
 
 
 class Attack:

@@ -99,9 +99,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spare the collector some 100,000 objects of the tests themselves."""
+    """Spare the collector some 100,000 objects of the tests themselves, and let it run less often.
+
+    It took a twentieth of the processor time of the tests that run inside a worker.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 10, 50)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
