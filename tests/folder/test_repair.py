@@ -1457,6 +1457,56 @@ def test_the_end_of_a_log_shows_that_an_offset_in_its_last_segment_is_damaged(
     assert (lost, done.is_complete) == ([((27, 32),)], True)
 
 
+@pytest.mark.parametrize("is_point_lost", [False, True])
+def test_a_cut_at_a_batch_after_an_orderly_stop_shows_nothing_of_the_offsets_before(
+    is_point_lost: bool, stopped: Folder, write: Write
+) -> None:
+    path, files = f"batches-0/{27:020d}.log", dict(stopped.files)
+    headers = batches.headers(files[path])
+    content = bytearray(files[path][: headers[0].size + headers[1].size])
+    content[70] ^= 1
+    files[path] = bytes(content)
+    if is_point_lost:
+        files["batches-0/recovery-point"] = b""
+    done = repaired(root := write(files))
+    lost = [one.lost for one in done.actions if one.path == path]
+    assert (lost[:1], done.is_complete) == ([((27, 29), (33, 35))], True)
+    assert bytes(content[headers[0].size :]) in (root / path).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("parts", "end", "lost"),
+    [
+        pytest.param("0?2016", None, [(1, 1), (3, 5)], id="no end is known"),
+        pytest.param("0?201", 1, [(1, 1)], id="the recovery point is older"),
+        pytest.param("0?201", 5, [(1, 1), (3, 4)], id="the end is known"),
+    ],
+)
+def test_old_batches_written_behind_a_sound_one_do_not_overrule_it(
+    parts: str, end: int | None, lost: list[tuple[int, int]]
+) -> None:
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    built = _placed(*((offset, offset) for offset in range(7)))
+    damaged = built[1][:-1] + b"?"
+    data = b"".join(damaged if one == "?" else built[int(one)] for one in parts)
+    disk.write(path, data)
+    known_bytes = {None: 0, 1: len(built[0])}.get(end, len(data))
+    done = bridge(disk, path, 0, end, is_last=True, known_bytes=known_bytes)
+    left = {header.base_offset: at for header, at in _positions(disk.read(path))}
+    assert disk.read(path)[left[2] :].startswith(built[2])
+    assert done.lost == lost
+
+
+def test_an_old_wide_batch_is_not_moved_behind_damage() -> None:
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    first, wide, last = _placed((0, 0), (1, 3), (4, 4))
+    data = first + wide[:-1] + b"?" + last + first + wide
+    disk.write(path, data)
+    done = bridge(disk, path, 0, 5, is_last=True, known_bytes=len(data))
+    assert (done.lost, done.end_offset) == ([(1, 3)], 5)
+    assert disk.read(path) == b"".join([first, *empty_batches(1, 4), last])
+
+
 def test_a_damaged_offset_that_fits_a_gap_is_named(write: Write) -> None:
     """No batch by itself is damaged; only the digest of the block is wrong."""
     folder = build_compacted()

@@ -28,6 +28,7 @@ _EPOCH = 0
 _MAGIC_AT = 16
 _DELTA_MAX = (1 << 31) - 1
 _BATCH_BYTES_MAX = 1 << 28
+ANY_BYTES = 1 << 62
 
 
 class Bridged:
@@ -75,8 +76,9 @@ def bridge(
         end_offset: the offset of the next segment, or the known end of the log; None where the
             log ends with its last intact batch.
         is_last: no segment follows, so that the log may go on beyond `end_offset`.
-        known_bytes: where `is_last`, the bytes of the file, from its start, that have only offsets
-            below `end_offset`.
+        known_bytes: where `is_last`, the bytes of the file, from its start, that had all offsets
+            up to `end_offset` and none beyond it when the file was sound; 0 where none are known,
+            and `ANY_BYTES` where it is not known how many they were.
 
     Raises: OSError, and the old file is still there, or the new one in its place.
     """
@@ -212,7 +214,8 @@ def _is_right(source: File, position: int, expected: int, limits: _Limits) -> bo
         second = _verified_header(source, behind)
         next_end = None if second is None else second.base_offset
     if next_end == following.last_offset + 1:
-        return False
+        # Too low an offset is that of an old batch that was written here: it shows nothing.
+        return False if following.base_offset > expected + header.last_offset_delta else None
     return True if next_end == end + following.last_offset_delta + 1 else None
 
 

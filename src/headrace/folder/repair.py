@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace.broker.partitions import uuid_text
 from headrace.core.catalog import INTERNAL_TOPICS
-from headrace.folder.bridge import bridge
+from headrace.folder.bridge import ANY_BYTES, bridge
 from headrace.folder.catalogue import listed_topics, named_node, read_catalogue, restore_topics
 from headrace.folder.check import (
     Finding,
@@ -289,7 +289,7 @@ class _Mechanic:
         following_base = None if is_last else end
         if FOREIGN in finding.problem or is_foreign(self._disk, finding.path, following_base):
             copies.append(set_aside(self._disk, finding.path))
-        known_bytes = self._known_bytes(finding.path, base) if is_last else 0
+        known_bytes = self._known_bytes(folder, base, end) if is_last else 0
         done = bridge(self._disk, finding.path, base, end, is_last=is_last, known_bytes=known_bytes)
         if is_last:
             first = first_base_of(self._disk, folder, base)
@@ -426,14 +426,15 @@ class _Mechanic:
         ends += [self._closed[folder].end] if folder in self._closed else []
         return max(ends, default=None), folder in self._closed
 
-    def _known_bytes(self, path: str, base: int) -> int:
-        """Return how many bytes of the last segment lie below its known end, 0 if none is known."""
-        folder = path.rpartition("/")[0]
-        if folder in self._closed:
-            return self._disk.size(path) if self._disk.exists(path) else 0
+    def _known_bytes(self, folder: str, base: int, end: int | None) -> int:
+        """Return how many bytes the last segment had up to the known end of its log, 0 for none.
+
+        The file may have lost bytes since an orderly stop, so its present size shows nothing.
+        """
         _, claim = read_claim(self._disk, folder)
-        is_known = claim.base_offset == base and claim.end_offset != UNKNOWN
-        return claim.size if is_known else 0
+        if claim.base_offset == base and claim.end_offset == end != UNKNOWN:
+            return claim.size
+        return ANY_BYTES if folder in self._closed else 0
 
     def _forget_start(self, folder: str, first_base: int) -> None:
         claim = RecoveryPoint(self._disk, folder)
