@@ -2,8 +2,8 @@
 
 import errno
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -31,6 +31,7 @@ from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import Action, Repair, _Mechanic, repair, repair_disk
 from headrace.folder.share_state import restore_share_partitions
 from headrace.log import partition_metadata
+from headrace.log import repair as log_repair
 from headrace.log.damage import keep_copy
 from headrace.log.manifest import ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk
@@ -1505,6 +1506,71 @@ def test_an_old_wide_batch_is_not_moved_behind_damage() -> None:
     done = bridge(disk, path, 0, 5, is_last=True, known_bytes=len(data))
     assert (done.lost, done.end_offset) == ([(1, 3)], 5)
     assert disk.read(path) == b"".join([first, *empty_batches(1, 4), last])
+
+
+PRICES = f"prices-0/{15:020d}.log"  # compacted; of its offsets 15 to 29 it has PRICES_KEPT
+PRICES_KEPT = [15, 18, 21, 24, 27, 29]
+
+
+def offsets_of(root: Path, folder: str) -> list[int]:
+    """Return the offsets of the batches with records in a folder of a log."""
+    paths = sorted((root / folder).glob("*.log"))
+    headers = [one for path in paths for one in batches.headers(path.read_bytes())]
+    return [one.base_offset for one in headers if one.record_count]
+
+
+@pytest.mark.parametrize("is_point_lost", [False, True])
+@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_segment_with_gaps_keeps_its_offsets_where_the_last_segment_is_lost(
+    is_damaged: bool, is_stopped: bool, is_point_lost: bool, write: Write
+) -> None:
+    """Without the recovery point, nothing but the gaps shows that segments followed."""
+    files = dict(build_compacted().files)
+    del files[f"prices-0/{30:020d}.log"]
+    before = offsets_of(write(files), "prices-0")
+    assert before[-len(PRICES_KEPT) :] == PRICES_KEPT
+    if is_damaged:
+        first, second = batches.headers(files[PRICES])[:2]
+        at = first.size + second.size - 1
+        damaged = bytearray(files[PRICES])
+        damaged[at] ^= 1
+        files[PRICES] = bytes(damaged)
+        before.remove(18)
+    if not is_stopped:
+        del files[".kafka_cleanshutdown"]
+    if is_point_lost:
+        files["prices-0/recovery-point"] = bytes(len(files["prices-0/recovery-point"]))
+    done = repaired(root := write(files))
+    assert done.is_complete
+    assert offsets_of(root, "prices-0") == before
+    assert check(root, lambda _: None).is_clean
+
+
+@pytest.mark.parametrize("steps", range(7))
+def test_a_cut_of_a_segment_with_gaps_that_is_killed_moves_no_record(
+    steps: int, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = dict(build_compacted().files)
+    position = sum(one.size for one in batches.headers(files[PRICES])[:4])
+    root = write(files)
+    before, left = offsets_of(root, "prices-0"), [steps]
+
+    def counted(step: Callable[..., Any], *args: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.EIO, "killed")
+        return step(*args)
+
+    for name in ("set_aside", "remove_index", "_claim", "_truncate"):
+        step = getattr(log_repair, name)
+        monkeypatch.setattr(log_repair, name, partial(counted, step))
+    with suppress(OSError):
+        log_repair.cut_log(OsDisk(root), "prices-0", 15, position)
+    monkeypatch.undo()
+    assert repaired(root).is_complete
+    assert {*offsets_of(root, "prices-0")} <= {*before}
+    assert {*range(25)}.intersection(before) <= {*offsets_of(root, "prices-0")}
 
 
 def test_a_damaged_offset_that_fits_a_gap_is_named(write: Write) -> None:

@@ -8,9 +8,10 @@ stand at several offsets, and is lost. Where the offsets of two intact batches c
 and either batch could stand elsewhere, both are lost: no record may get a wrong offset, as far as
 the batches beside it are intact.
 
-In the last segment compaction has left no gap, but no segment ends it: behind a damaged batch, a
-damaged offset can be far too high and still plausible. There the next two batches show whether an
-offset is right, or the next one and the end of the log by its recovery point.
+In the segment that was written to last compaction has left no gap, but no segment ends it: behind a
+damaged batch, a damaged offset can be far too high and still plausible. There the next two batches
+show whether an offset is right, or the next one and the end of the log by its recovery point. A
+segment that is only the last one left may have gaps, and counts as one that others follow.
 """
 
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ class Bridged:
         self.end_offset = 0
         self.lost: list[tuple[int, int]] = []  # first and last offset
         self.is_end_lost = False  # the last bytes of the file are damaged or missing
+        self.has_gaps = False  # compaction left gaps between the batches
 
 
 class _Limits(NamedTuple):
@@ -75,7 +77,8 @@ def bridge(
         path: the segment file, which may be missing.
         end_offset: the offset of the next segment, or the known end of the log; None where the
             log ends with its last intact batch.
-        is_last: no segment follows, so that the log may go on beyond `end_offset`.
+        is_last: the segment was written to last, so that it has no gaps, and may go on beyond
+            `end_offset`.
         known_bytes: where `is_last`, the bytes of the file, from its start, that had all offsets
             up to `end_offset` and none beyond it when the file was sound; 0 where none are known,
             and `ANY_BYTES` where it is not known how many they were.
@@ -83,7 +86,7 @@ def bridge(
     Raises: OSError, and the old file is still there, or the new one in its place.
     """
     found, new = Bridged(), f"{path}{CLEANED}"
-    limits = _Limits(end_offset)
+    limits = _Limits(base_offset + _DELTA_MAX if end_offset is None else end_offset)
     if is_last:
         limits = _Limits(base_offset + _DELTA_MAX, end_offset, known_bytes)
     if disk.exists(new):  # it may have records that are damaged in the segment
@@ -167,6 +170,7 @@ def _copy(
         if damaged:
             _fill(out, header.base_offset, found)
             damaged = False
+        found.has_gaps |= header.base_offset > found.end_offset
         out.append(batch)
         found.end_offset = header.last_offset + 1
         position += header.size

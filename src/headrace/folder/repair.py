@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace.broker.partitions import uuid_text
 from headrace.core.catalog import INTERNAL_TOPICS
-from headrace.folder.bridge import ANY_BYTES, bridge
+from headrace.folder.bridge import ANY_BYTES, Bridged, bridge
 from headrace.folder.catalogue import listed_topics, named_node, read_catalogue, restore_topics
 from headrace.folder.check import (
     Finding,
@@ -273,7 +273,6 @@ class _Mechanic:
             self._forget_start(folder, bases[0])
             self._lost = [(base, bases[0] - 1)]
             return f"let the log begin at offset {bases[0]}{_kept(copies)}"
-        is_last = not bases or base >= bases[-1]
         if finding.grade is Grade.WARNING and finding.position is not None:
             try:
                 copies += cut_log(self._disk, folder, base, finding.position)
@@ -281,20 +280,25 @@ class _Mechanic:
                 return None
             self._lost = [(read_claim(self._disk, folder)[1].end_offset, None)]
             return f"cut off the torn end at byte {finding.position}{_kept(copies)}"
-        following = [one for one in bases if one > base]
-        end, is_exact = self._known_end(folder, base) if is_last else (following[0], True)
+        claim = read_claim(self._disk, folder)[1]  # it may name a segment that is missing
+        end = min((one for one in (*bases, claim.base_offset) if one > base), default=None)
+        is_last, is_exact = end is None, True
+        if is_last:
+            end, is_exact = self._known_end(folder, base)
         if not is_exact and not self._disk.exists(finding.path):
             end = max(end or base, self._used_end(folder))
         remove_clean_mark(self._disk)
         following_base = None if is_last else end
         if FOREIGN in finding.problem or is_foreign(self._disk, finding.path, following_base):
             copies.append(set_aside(self._disk, finding.path))
-        known_bytes = self._known_bytes(folder, base, end) if is_last else 0
-        done = bridge(self._disk, finding.path, base, end, is_last=is_last, known_bytes=known_bytes)
+        is_active = is_last and (not self._disk.exists(finding.path) or _is_active(claim, base))
+        known_bytes = self._known_bytes(folder, base, end) if is_active else 0
+        known_end = end if is_exact or is_active else None
+        done = bridge(
+            self._disk, finding.path, base, known_end, is_last=is_active, known_bytes=known_bytes
+        )
         if is_last:
-            first = first_base_of(self._disk, folder, base)
-            claim = Claim(first, base, done.size, done.end_offset)
-            RecoveryPoint(self._disk, folder).replace(claim)
+            self._end_log(folder, base, done)
         self._lost = [*done.lost]
         if done.is_end_lost and not is_exact:
             self._lost.append((done.end_offset, None))
@@ -307,6 +311,19 @@ class _Mechanic:
                 "to have it right"
             )
         return text + _kept(copies + [one for one in (done.unfinished, done.copy) if one])
+
+    def _end_log(self, folder: str, base: int, done: Bridged) -> None:
+        """Let a log end with a segment, or with an empty one behind it where that has gaps."""
+        claim = Claim(first_base_of(self._disk, folder, base), base, done.size, done.end_offset)
+        if done.has_gaps:
+            self._make_segment(folder, done.end_offset)
+            claim = claim._replace(base_offset=done.end_offset, size=0)
+        RecoveryPoint(self._disk, folder).replace(claim)
+
+    def _make_segment(self, folder: str, base: int) -> None:
+        file = self._disk.open(f"{folder}/{base:020d}.log")
+        file.sync()
+        file.close()
 
     def _is_same(self, path: str, copy: str | None) -> bool:
         """Return whether a rewrite changed nothing, because no batch by itself is damaged."""
@@ -528,9 +545,7 @@ class _Mechanic:
                 if end
                 else "it begins at offset 0, as no group and no checkpoint has an offset of it"
             )
-        file = self._disk.open(f"{folder}/{end:020d}.log")
-        file.sync()
-        file.close()
+        self._make_segment(folder, end)
         self._begin_point(folder)
         return text
 
@@ -619,6 +634,16 @@ class _Mechanic:
 
     def _set_aside(self, path: str) -> str:
         return f"set the file aside{_kept([set_aside(self._disk, path)])}"
+
+
+def _is_active(claim: Claim, base: int) -> bool:
+    """Return whether a segment is surely the one that a broker wrote to last.
+
+    A claim that was begun for want of one names the last segment that is there, which compaction
+    may have rewritten before those behind it were lost.
+    """
+    is_begun = claim.first_base == UNKNOWN and not claim.size
+    return claim.base_offset == base and not is_begun
 
 
 def _is_manifest_sound(disk: Disk) -> bool:

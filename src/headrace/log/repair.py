@@ -44,12 +44,13 @@ def cut_log(disk: Disk, folder: str, base_offset: int, position: int) -> list[st
     if position < size:
         copies.append(damage.keep_copy(disk, path, position, size))
     first_base = first_base_of(disk, folder, base_offset)
-    _claim(disk, folder, Claim(first_base, base_offset, position, end_offset))
-    _truncate(disk, path, position)
-    remove_index(disk, f"{folder}/{base_offset:020d}")
-    if has_gaps:
+    claim = Claim(first_base, base_offset, position, end_offset)
+    if has_gaps:  # first: after a kill in between, the gaps must not be in the last segment
         _truncate(disk, f"{folder}/{end_offset:020d}{_SUFFIX}", 0)
-        _claim(disk, folder, Claim(first_base, end_offset, 0, end_offset))
+        claim = Claim(first_base, end_offset, 0, end_offset)
+    _claim(disk, folder, claim)
+    remove_index(disk, f"{folder}/{base_offset:020d}")  # else a cut file is not that of the digests
+    _truncate(disk, path, position)
     for offset in snapshots.offsets(disk.list(folder)):
         if offset > end_offset:
             disk.remove(snapshots.path_of(folder, offset))
