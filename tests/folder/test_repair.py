@@ -1498,6 +1498,30 @@ def test_old_batches_written_behind_a_sound_one_do_not_overrule_it(
     assert done.lost == lost
 
 
+@pytest.mark.parametrize(
+    ("parts", "kept", "lost"),
+    [
+        pytest.param("01231", "0123", [], id="an old one at the end"),
+        pytest.param("01214", "0124", [(3, 3)], id="an old one in the place of another"),
+        pytest.param("0?224", "024", [(1, 1), (3, 3)], id="an old one behind damage"),
+        pytest.param("03234", "0234", [(1, 1)], id="a later one in the place of another"),
+    ],
+)
+def test_a_batch_that_is_in_the_file_twice_gets_no_other_offset(
+    parts: str, kept: str, lost: list[tuple[int, int]]
+) -> None:
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    built = _placed(*((offset, offset) for offset in range(5)))
+    damaged = built[1][:-1] + b"?"
+    data = b"".join(damaged if one == "?" else built[int(one)] for one in parts)
+    disk.write(path, data)
+    end = int(kept[-1]) + 1
+    done = bridge(disk, path, 0, end, is_last=True, known_bytes=len(built[0]) * end)
+    new = disk.read(path)
+    found = [new[at : at + one.size] for one, at in _positions(new) if one.record_count]
+    assert (found, done.lost) == ([built[int(one)] for one in kept], lost)
+
+
 def test_an_old_wide_batch_is_not_moved_behind_damage() -> None:
     disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
     first, wide, last = _placed((0, 0), (1, 3), (4, 4))

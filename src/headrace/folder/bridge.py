@@ -62,6 +62,32 @@ class _Limits(NamedTuple):
         return self.known_end if position < self.known_bytes else self.segment_end
 
 
+class _Places:
+    """Where the batches of a file are whose checksum is right; read when it is first needed."""
+
+    def __init__(self, source: File, base_offset: int) -> None:
+        self._source, self._base_offset = source, base_offset
+        self._found: dict[tuple[int, int], list[int]] = {}
+
+    def has_another(self, position: int, header: BatchHeader) -> bool:
+        """Return whether the file has the batch at `position` in another place, too."""
+        if not self._found:
+            self._read()
+        return any(at != position for at in self._found.get((header.size, header.crc), ()))
+
+    def _read(self) -> None:
+        size, position = self._source.size(), 0
+        while position < size:
+            header = _verified_header(self._source, position)
+            if header is None:
+                pread = self._source.pread
+                following = damage.next_batch(pread, position + 1, size, self._base_offset)
+                position = size if following is None else following
+            else:
+                self._found.setdefault((header.size, header.crc), []).append(position)
+                position += header.size
+
+
 def bridge(
     disk: Disk,
     path: str,
@@ -134,7 +160,7 @@ def _copy(
 ) -> None:
     size, position = source.size(), 0
     found.end_offset = base_offset
-    damaged = False
+    damaged, places = False, _Places(source, base_offset) if is_last else None
     while position < size:
         expected = found.end_offset + damaged  # a damaged batch has at least the first offset
         batch = _intact(source, position, size, expected, limits.segment_end)
@@ -157,7 +183,7 @@ def _copy(
             # Only of the end of a log compaction has removed nothing.
             end_offset = limits.at(position)
             limit = None if is_last and not damaged else _limit(source, following, end_offset)
-            batch = _recovered(source, position, following or size, expected, limit)
+            batch = _recovered(source, position, following or size, expected, limit, places)
             damaged = damaged or batch is None
             if batch is None and following is None:
                 found.is_end_lost = True
@@ -264,16 +290,23 @@ def _doubtful_end(
 
 
 def _recovered(
-    source: File, position: int, end: int, expected: int, limit: int | None
+    source: File,
+    position: int,
+    end: int,
+    expected: int,
+    limit: int | None,
+    places: _Places | None,
 ) -> bytes | None:
     """Return the bytes up to `end` as one batch, if its checksum says that they are one.
 
     Where another part of its place is damaged, its offset is taken for right. A damaged offset can
-    be known only where no offset may be missing on either side of the batch.
+    be known only where no offset may be missing on either side of the batch. A batch that the file
+    has twice may be an old one that was written here by mistake, and gets no other offset.
 
     Args:
         expected: the lowest offset that the batch can have.
         limit: the first offset behind the batch; None where it follows the batch before.
+        places: the batches of the file; None where the next segment shows the offsets.
     """
     if not HEADER_BYTES <= end - position <= _BATCH_BYTES_MAX:
         return None
@@ -290,6 +323,9 @@ def _recovered(
     except CorruptBatch:
         return None
     if header.last_offset_delta < 0:
+        return None
+    is_moved = header.base_offset != offset
+    if is_moved and places is not None and places.has_another(position, header):
         return None
     if limit is None:
         fits = True
