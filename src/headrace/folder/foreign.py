@@ -70,5 +70,4 @@ def _is_known(segment: Segment, written: Checksums) -> bool:
                 return True
         except CorruptBatch:
             pass
-    known = set(zip(written.blocks.positions, written.blocks.digests, strict=True))
-    return not known.isdisjoint(zip(found.positions, found.digests, strict=True))
+    return not set(written.blocks.entries).isdisjoint(found.entries)

@@ -33,21 +33,25 @@ _FIELDS = struct.Struct(">qqqqqqIIIIII")
 _BATCH_HEAD = struct.Struct(">qiibI")
 _LENGTH_LESS = 12
 _NO_BLOCK = -1
+_DIGEST_BITS = 32
+_DIGEST_MAX = (1 << _DIGEST_BITS) - 1
 MOVED = "offsets or sizes of batches are not those that were written"
 
 
 class BlockDigests:
-    """Positions and digests of the blocks of a segment, in order; `add` extends the last one."""
+    """The blocks of a segment, in order; `add` extends the last one.
 
-    __slots__ = ("_block", "digests", "positions")
+    `entries` has the position and the digest of each, as in the file: 32 bits of each in a number.
+    """
+
+    __slots__ = ("_block", "entries")
 
     def __init__(self) -> None:
-        self.positions = array("I")
-        self.digests = array("I")
+        self.entries = array("Q")
         self._block = _NO_BLOCK
 
     def __len__(self) -> int:
-        return len(self.positions)
+        return len(self.entries)
 
     def add(self, position: int, base_offset: int, epoch: int, header: BatchHeader) -> None:
         """Add a batch at `position` with this offset and leader epoch, the rest from `header`."""
@@ -55,24 +59,25 @@ class BlockDigests:
         block = position >> BLOCK_BITS
         if block != self._block:
             self._block = block
-            self.positions.append(position)
-            self.digests.append(crc32c(head))
+            self.entries.append(position << _DIGEST_BITS | crc32c(head))
         else:
-            self.digests[-1] = crc32c(head, self.digests[-1])
+            entry = self.entries[-1]
+            digest = entry & _DIGEST_MAX
+            self.entries[-1] = entry - digest + crc32c(head, digest)
 
     def differing(self, found: "BlockDigests") -> int | None:
         """Return where the first block begins that is another one in `found`; None without any."""
-        ours = zip(self.positions, self.digests, strict=True)
-        theirs = zip(found.positions, found.digests, strict=True)
-        pairs = zip_longest(ours, theirs)
-        return next((one[0] if one else other[0] for one, other in pairs if one != other), None)
+        for one, other in zip_longest(self.entries, found.entries):
+            if one != other:
+                return int((other if one is None else one) >> _DIGEST_BITS)
+        return None
 
     def copied(self) -> "BlockDigests":
         """Return an independent copy, to be extended."""
         copy = BlockDigests()
-        copy.positions, copy.digests = self.positions[:], self.digests[:]
-        if copy.positions:
-            copy._block = copy.positions[-1] >> BLOCK_BITS
+        copy.entries = self.entries[:]
+        if copy.entries:
+            copy._block = copy.entries[-1] >> _DIGEST_BITS >> BLOCK_BITS
         return copy
 
 
@@ -101,8 +106,7 @@ class Checksums(NamedTuple):
 
 def save(disk: Disk, path: str, summary: Summary, blocks: BlockDigests) -> None:
     """Write `path`.checksums; not synced, as it can be rebuilt. Raises: OSError."""
-    rows = array("I", bytes(8 * len(blocks)))
-    rows[0::2], rows[1::2] = blocks.positions, blocks.digests
+    rows = blocks.entries[:]
     if sys.byteorder == "little":
         rows.byteswap()
     body = _FIELDS.pack(*summary, len(blocks)) + rows.tobytes()
@@ -124,11 +128,10 @@ def load(disk: Disk, path: str) -> Checksums | None:
     *fields, count = _FIELDS.unpack_from(body)
     if len(body) != _FIELDS.size + 8 * count:
         return None
-    rows = array("I", body[_FIELDS.size :])
-    if sys.byteorder == "little":
-        rows.byteswap()
     blocks = BlockDigests()
-    blocks.positions, blocks.digests = rows[0::2], rows[1::2]
+    blocks.entries.frombytes(body[_FIELDS.size :])
+    if sys.byteorder == "little":
+        blocks.entries.byteswap()
     return Checksums(Summary(*fields), blocks.copied())
 
 
@@ -153,7 +156,9 @@ class Unverified:
     """
 
     def __init__(self, blocks: BlockDigests, size: int) -> None:
-        self._positions, self._digests, self._size = blocks.positions[:], blocks.digests[:], size
+        self._positions = array("I", (entry >> _DIGEST_BITS for entry in blocks.entries))
+        self._digests = array("I", (entry & _DIGEST_MAX for entry in blocks.entries))
+        self._size = size
         self._is_verified = bytearray(len(blocks))
         self.left = len(blocks)
 

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.log import checksums
 from headrace.log.api import (
@@ -36,6 +36,7 @@ _CHUNK_BYTES = 1 << 20
 LEADER_EPOCH = 0  # of every batch: there is one broker
 _OFFSETS_MAX = (1 << 31) - 1  # above the first, in an index
 _TIMES = -1  # no position: the log contradicts the time index, and cannot be indexed
+_NONE: Mapping[int, str] = {}  # shared, as a dictionary a segment would take memory
 _ANOTHER = "the file is not the segment of which the checksums were written"
 
 
@@ -85,7 +86,7 @@ class Segment:
         self._unverified: Unverified | None = None
         self._last = 0, 0  # position and checksum of the last batch
         self._sound_at: tuple[int, int] | None = None  # position and checksum of a batch
-        self._damaged: dict[int, str] = {}  # positions of entries that the log contradicts
+        self._damaged: Mapping[int, str] = _NONE  # positions of entries that the log contradicts
 
     @property
     def file(self) -> File:
@@ -246,7 +247,7 @@ class Segment:
         try:
             index = self._replaced_index(".index", suspicion)
         except CorruptBatch as damage:  # it is the log that is damaged
-            self._damaged[start] = str(damage)
+            self._damaged = {**self._damaged, start: str(damage)}
             raise
         return self._find_from(index.position_of(offset), offset, trusted=True)
 
@@ -278,7 +279,8 @@ class Segment:
             try:
                 self._replaced_index(".timeindex", suspicion)
             except CorruptBatch as damage:
-                self._damaged[_TIMES] = str(damage)  # to try again would take long
+                # To try again would take long.
+                self._damaged = {**self._damaged, _TIMES: str(damage)}
                 return 0
         entry = self.index.time_before(timestamp)
         return 0 if entry is None else self.index.position_of(entry[0])
@@ -499,7 +501,7 @@ class Segment:
         counted = Segment(self._disk, "", self.base_offset, self.interval_bytes, file=self.file)
         counted.take_whole(size)
         self.take_whole(size)
-        self._damaged.clear()
+        self._damaged = _NONE
 
     def fits_checksums(self) -> bool:
         """Return whether `.checksums` is of this file or of an earlier state of it.

@@ -117,9 +117,6 @@ def verify_batches(path: str, data: bytes) -> None:
 
 
 def _require_digests(path: str, segment: Segment, written: checksums.Checksums) -> None:
-    found, blocks = segment.digests, written.blocks
-    if found.positions == blocks.positions and found.digests == blocks.digests:
-        return
-    pairs = zip(found.positions, found.digests, blocks.positions, blocks.digests, strict=False)
-    damaged = (start for start, digest, *wanted in pairs if [start, digest] != wanted)
-    raise CorruptFileError(path, checksums.MOVED, position=next(damaged, segment.size))
+    position = segment.digests.differing(written.blocks)
+    if position is not None:
+        raise CorruptFileError(path, checksums.MOVED, position=min(position, segment.size))
