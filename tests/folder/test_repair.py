@@ -990,6 +990,39 @@ def test_a_repair_that_is_killed_can_be_repeated(lost: str, large_stopped: Folde
     pytest.fail("the repair makes fewer changes")
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_killed_repair_of_the_last_segment_leaves_intact_batches_for_the_next_one(
+    is_cut: bool, stopped: Folder
+) -> None:
+    """The rewritten file is neither that of the old checksums nor that of the old claim."""
+    path, files = f"batches-0/{27:020d}.log", dict(stopped.files)
+    headers = batches.headers(files[path])
+    content = bytearray(files[path])
+    content[70] ^= 1
+    files[path] = bytes(content[: headers[0].size + headers[1].size] if is_cut else content)
+    results = set()
+    for left in range(100):
+        disk = DyingDisk()
+        for name, data in files.items():
+            disk.write(name, data)
+        disk.left = left
+        is_killed = False
+        for _ in range(2):
+            try:
+                done = repair_disk(disk, partial(view_of, disk), Path(), lambda _: None)
+            except OSError:
+                disk.left, is_killed = None, True
+        disk.left = None
+        assert done.is_complete, left
+        kept = batches.headers(disk.read(path))
+        results.add(tuple(one.base_offset for one in kept if one.record_count))
+        if not is_killed:
+            assert left > 5, "the repair was killed at several points"
+            assert results == {(30,) if is_cut else (30, 33)}
+            return
+    pytest.fail("the repair makes fewer changes")
+
+
 def view_of(disk: MemoryDisk) -> OverlayDisk:
     return OverlayDisk.of_contents({path: bytes(one.data) for path, one in disk._files.items()})
 
@@ -1613,20 +1646,61 @@ def test_a_damaged_offset_that_fits_a_gap_is_named(write: Write) -> None:
     assert (root / path).read_bytes() == content
 
 
-@pytest.mark.parametrize("sort", ["stopped", "killed"])
+def older_claim(point: bytes) -> bytes:
+    """Return the recovery point of `orders-0` without the slot that was written last."""
+    slots = [point[:512] + bytes(len(point) - 512), bytes(512) + point[512:]]
+    claims = []
+    for slot in slots:
+        disk = MemoryDisk()
+        disk.write("orders-0/recovery-point", slot)
+        claims.append(read_claim(disk, "orders-0"))
+    assert claims[0] != claims[1]
+    return slots[claims.index(min(claims))]
+
+
+@pytest.mark.parametrize("sort", ["stopped", "killed", "older claim", "no claim"])
 @pytest.mark.parametrize("base", [25, 33])
+@pytest.mark.parametrize(("byte", "bit"), [(6, 8), (4, 1), (7, 1)])
 def test_a_damaged_offset_at_the_end_is_recovered(
-    base: int, sort: str, request: pytest.FixtureRequest, write: Write
+    base: int, sort: str, byte: int, bit: int, request: pytest.FixtureRequest, write: Write
 ) -> None:
-    folder: Folder = request.getfixturevalue(sort)
-    path = f"orders-0/{base:020d}.log"
-    last = batches.headers(folder.files[path])[-1]
-    content = bytearray(folder.files[path])
-    content[len(content) - last.size + 6] ^= 8  # 2,048 offsets further
-    root = write({**folder.files, path: bytes(content)})
+    """Also where a power cut took the latest claim, which a broker may have made before."""
+    folder: Folder = request.getfixturevalue("stopped" if sort == "stopped" else "killed")
+    path, point = f"orders-0/{base:020d}.log", "orders-0/recovery-point"
+    files = dict(folder.files)
+    last = batches.headers(files[path])[-1]
+    content = bytearray(files[path])
+    content[len(content) - last.size + byte] ^= bit
+    files[path] = bytes(content)
+    if sort == "older claim":
+        files[point] = older_claim(files[point])
+    elif sort == "no claim":
+        files[point] = b""
+    root = write(files)
     done = repaired(root)
-    assert ([one.path for one in done.actions], done.is_complete) == ([path], True)
+    assert ([one.path for one in done.actions if one.path != point], done.is_complete) == (
+        [path],
+        True,
+    )
     assert contents(root)[path] == folder.files[path]
+
+
+def test_a_missing_segment_before_the_last_is_filled_whatever_the_recovery_point_says(
+    write: Write,
+) -> None:
+    files, point = dict(build_compacted().files), "prices-0/recovery-point"
+    del files[PRICES]
+    del files[".kafka_cleanshutdown"]
+    disk = MemoryDisk()
+    disk.write(point, files[point])
+    claims = RecoveryPoint(disk, "prices-0")
+    claims.replace(claims.claim._replace(base_offset=15, size=0, end_offset=15))
+    files[point] = disk.read(point)
+    before = offsets_of(root := write(files), "prices-0")
+    done = repaired(root)
+    assert done.is_complete
+    assert offsets_of(root, "prices-0") == before
+    assert check(root, lambda _: None).is_clean
 
 
 def test_more_damaged_segments_than_any_bound_of_rounds(

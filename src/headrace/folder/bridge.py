@@ -67,15 +67,16 @@ class _Places:
 
     def __init__(self, source: File, base_offset: int) -> None:
         self._source, self._base_offset = source, base_offset
-        self._found: dict[tuple[int, int], list[int]] = {}
+        self._found: dict[tuple[int, int], list[int]] | None = None
 
     def has_another(self, position: int, header: BatchHeader) -> bool:
         """Return whether the file has the batch at `position` in another place, too."""
-        if not self._found:
-            self._read()
+        if self._found is None:
+            self._found = self._read()
         return any(at != position for at in self._found.get((header.size, header.crc), ()))
 
-    def _read(self) -> None:
+    def _read(self) -> dict[tuple[int, int], list[int]]:
+        found: dict[tuple[int, int], list[int]] = {}
         size, position = self._source.size(), 0
         while position < size:
             header = _verified_header(self._source, position)
@@ -84,8 +85,9 @@ class _Places:
                 following = damage.next_batch(pread, position + 1, size, self._base_offset)
                 position = size if following is None else following
             else:
-                self._found.setdefault((header.size, header.crc), []).append(position)
+                found.setdefault((header.size, header.crc), []).append(position)
                 position += header.size
+        return found
 
 
 def bridge(
@@ -135,8 +137,9 @@ def bridge(
         out.close()
     if disk.exists(path):  # copied, not renamed: a kill here must leave the intact batches
         found.copy = damage.keep_copy(disk, path, 0, disk.size(path))
-    disk.rename(new, path)
+    # First: after a kill in between, the new file would not be that of the checksums.
     remove_index(disk, path.removesuffix(".log"))
+    disk.rename(new, path)
     return found
 
 

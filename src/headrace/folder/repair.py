@@ -280,8 +280,10 @@ class _Mechanic:
                 return None
             self._lost = [(read_claim(self._disk, folder)[1].end_offset, None)]
             return f"cut off the torn end at byte {finding.position}{_kept(copies)}"
-        claim = read_claim(self._disk, folder)[1]  # it may name a segment that is missing
-        end = min((one for one in (*bases, claim.base_offset) if one > base), default=None)
+        _, claim = read_claim(self._disk, folder)
+        end = next((one for one in bases if one > base), None)
+        if end is None and claim.base_offset > base:
+            end = claim.base_offset  # of the last segment, which is missing
         is_last, is_exact = end is None, True
         if is_last:
             end, is_exact = self._known_end(folder, base)
@@ -291,9 +293,11 @@ class _Mechanic:
         following_base = None if is_last else end
         if FOREIGN in finding.problem or is_foreign(self._disk, finding.path, following_base):
             copies.append(set_aside(self._disk, finding.path))
-        is_active = is_last and (not self._disk.exists(finding.path) or _is_active(claim, base))
-        known_bytes = self._known_bytes(folder, base, end) if is_active else 0
+        is_active = is_last and self._is_active(finding.path, base, claim)
+        known_bytes = self._known_bytes(folder, base, end, claim) if is_active else 0
         known_end = end if is_exact or is_active else None
+        # A kill before the new claim must not leave a first batch that is not the one of the old.
+        RecoveryPoint(self._disk, folder).emptied(base)
         done = bridge(
             self._disk, finding.path, base, known_end, is_last=is_active, known_bytes=known_bytes
         )
@@ -443,12 +447,23 @@ class _Mechanic:
         ends += [self._closed[folder].end] if folder in self._closed else []
         return max(ends, default=None), folder in self._closed
 
-    def _known_bytes(self, folder: str, base: int, end: int | None) -> int:
+    def _is_active(self, path: str, base: int, claim: Claim) -> bool:
+        """Return whether the last segment of a log is the one that a broker wrote to last.
+
+        Else those behind it were lost, and compaction may have rewritten it. Where no recovery
+        point shows that, checksums do, which a segment gets when another one follows it.
+        """
+        # A claim of `begin_point` stands for one that was lost.
+        if claim.base_offset == UNKNOWN or (claim.first_base == UNKNOWN and not claim.size):
+            stem = path.removesuffix(".log")
+            return not (self._disk.exists(path) and self._disk.exists(stem + checksums.SUFFIX))
+        return claim.base_offset <= base  # a crash can take the latest of its claims
+
+    def _known_bytes(self, folder: str, base: int, end: int | None, claim: Claim) -> int:
         """Return how many bytes the last segment had up to the known end of its log, 0 for none.
 
         The file may have lost bytes since an orderly stop, so its present size shows nothing.
         """
-        _, claim = read_claim(self._disk, folder)
         if claim.base_offset == base and claim.end_offset == end != UNKNOWN:
             return claim.size
         return ANY_BYTES if folder in self._closed else 0
@@ -634,16 +649,6 @@ class _Mechanic:
 
     def _set_aside(self, path: str) -> str:
         return f"set the file aside{_kept([set_aside(self._disk, path)])}"
-
-
-def _is_active(claim: Claim, base: int) -> bool:
-    """Return whether a segment is surely the one that a broker wrote to last.
-
-    A claim that was begun for want of one names the last segment that is there, which compaction
-    may have rewritten before those behind it were lost.
-    """
-    is_begun = claim.first_base == UNKNOWN and not claim.size
-    return claim.base_offset == base and not is_begun
 
 
 def _is_manifest_sound(disk: Disk) -> bool:

@@ -138,7 +138,7 @@ class RecoveryPoint:
                 self._write(self.claim, durable=True)
 
     def emptied(self, base_offset: int) -> None:
-        """Forget the first batch of a segment that is empty, durably. Raises: OSError.
+        """Forget the first batch of a segment that is or will be empty, durably. Raises: OSError.
 
         The next first batch is another one, and a power cut may leave it beside the claim before.
         """
