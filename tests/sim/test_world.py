@@ -51,7 +51,7 @@ _threads: dict[int, list[Thread]] = {}  # that the history of a seed started
 def _run(seed: int) -> Outcome:
     """Return the outcome of a seed; each is run once for all tests of this file."""
     if seed not in _outcomes:
-        told, start = list[str](), Thread.start
+        lines, start = list[str](), Thread.start
 
         def noted(thread: Thread) -> None:
             _threads.setdefault(seed, []).append(thread)
@@ -59,9 +59,9 @@ def _run(seed: int) -> Outcome:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Thread, "start", noted)
-            _outcomes[seed] = World(seed, tell=told.append).run()
-        _note_kinds(told)
-        if any("the broker is stopped" in one for one in told):
+            _outcomes[seed] = World(seed, tell=lines.append).run()
+        _note_kinds(lines)
+        if any("the broker is stopped" in one for one in lines):
             _stopped.add(seed)
     return _outcomes[seed]
 
