@@ -29,3 +29,13 @@ def test_nobody_is_told_once_all_were_dropped() -> None:
     listeners.clear()
     listeners.tell([1])
     assert heard == []
+
+
+def test_a_later_listener_is_told_of_kinds_that_came_before() -> None:
+    heard: list[str] = []
+    listeners: Listeners[int] = Listeners()
+    listeners.append(lambda _: heard.append("first"))
+    listeners.tell([1])
+    listeners.append(lambda _: heard.append("second"), (int,))
+    listeners.tell([2])
+    assert heard == ["first", "first", "second"]

@@ -500,6 +500,31 @@ def test_a_stored_batch_that_claims_what_it_cannot_hold_is_not_sent(claimed: int
     run(work)
 
 
+def test_a_compressed_batch_of_more_records_than_bytes_is_delivered() -> None:
+    async def work(broker: Broker) -> None:
+        first = broker.partition.log.end_offset
+        records = [Record(0, 5, None, None)] * 10_000
+        packed = bytearray(batches.build(records, compression=Codec.ZSTD))
+        assert len(packed) < len(records)
+        broker.partition.append(packed, batches.headers(packed))
+        broker.append()
+        reset = AlterShareOffsets("g", (("orders", 0, first - BATCH),))
+        assert not isinstance(await broker.services.shares.ask("g", reset), Refused)
+        until = first + len(records) + BATCH
+        found: list[int] = []
+        acked: list[range] = []
+        while len(found) < until - first + BATCH:
+            told = await broker.fetch("a", *acked, records=20_000)
+            assert (told.error_code, told.acknowledge_error_code) == (Code.NONE, Code.NONE)
+            got = acquired(told)
+            assert got, "nothing of it is skipped"
+            found += got
+            acked = [range(got[0], got[-1] + 1)]
+        assert found == list(range(first - BATCH, until))
+
+    run(work)
+
+
 def test_a_stored_batch_is_judged_by_itself() -> None:
     """One beside it may have more records than bytes, as it is well compressed."""
     (plain,) = batches.headers(batches.build([Record(0, 5, b"k", b"v" * 30)]))

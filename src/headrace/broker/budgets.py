@@ -222,7 +222,8 @@ class AcquiredBytes:
         self._bytes = 0
 
     def __del__(self) -> None:
-        self.end()  # of an answer whose connection is closed
+        if self._bytes:  # of an answer whose connection is closed
+            self.end()
 
 
 def encoded_and_freed(key: int, version: int, answer: dict[str, Any]) -> bytearray:

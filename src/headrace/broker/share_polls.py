@@ -69,6 +69,7 @@ class SharePoll:
         acked: what became of the acknowledgements that came with it.
 
     Attributes:
+        shard: The group's, which must be durable before anything is sent.
         lacks_room: Whether the last look acquired nothing, as other responses take all the memory
             that there is for them. `ROOM` is notified when there is some again.
     """
@@ -88,8 +89,8 @@ class SharePoll:
         self._session = services.shares.sessions.sessions.get(who)
         self._asking = asking
         self._records_max = min(asking.records_max, _RECORDS_MAX)
-        self._shard = services.shares.shard(self._group)
-        self._machine = self._shard.machine  # that knows what was acquired
+        self.shard = services.shares.shard(self._group)
+        self._machine = self.shard.machine  # that knows what was acquired
         self._policy = services.shares.policy(self._group)
         self._told = frozenset(told)
         self._found: dict[TopicPartition, _Found] = {}
@@ -151,7 +152,7 @@ class SharePoll:
         ends without records.
         """
         looking, self._looking = self._looking, None
-        is_continued = looking is not None and self._shard.machine is self._machine
+        is_continued = looking is not None and self.shard.machine is self._machine
         if looking is None or not is_continued:
             looking = self._look(bytes_min)
         while True:
@@ -163,14 +164,14 @@ class SharePoll:
                 # Records may have come before the continuation, when no watch was set.
                 looking, is_continued = self._look(bytes_min), False
             await asyncio.sleep(0)
-            if self._shard.machine is not self._machine:
+            if self.shard.machine is not self._machine:
                 looking = self._look(bytes_min)
             if not self.is_awaited:
                 return True
 
     def _look(self, bytes_min: int) -> Generator[None, None, bool]:
-        if self._shard.machine is not self._machine:  # rebuilt, without what was acquired
-            self._machine = self._shard.machine
+        if self.shard.machine is not self._machine:  # rebuilt, without what was acquired
+            self._machine = self.shard.machine
             for found in self._found.values():
                 found.records, found.acquired, found.count = b"", [], 0
             self.end()
@@ -267,7 +268,7 @@ class SharePoll:
 
     def _place(self, key: ShareKey) -> tuple[Partition | None, SharePartition | None]:
         """Its log, and its state in the group."""
-        share = self._services.shares.machine_of(self._shard).partitions.get(key)
+        share = self._services.shares.machine_of(self.shard).partitions.get(key)
         return self._services.partitions.get(key.topic_id, key.partition), share
 
     def _look_at(
@@ -325,10 +326,16 @@ class SharePoll:
             self._read_bytes += partition.log.last_read_bytes
         if not piece.headers:
             return
-        piece = _deliverable(piece)
-        spans = [
-            Span(one.base_offset, one.last_offset) for one in piece.headers if one.record_count
+        spans = [  # nearly always of all; else some are empty, compressed, or impossible
+            Span(one.base_offset, one.last_offset)
+            for one in piece.headers
+            if 0 < one.record_count <= one.size
         ]
+        if len(spans) < len(piece.headers):
+            piece = _deliverable(piece)
+            spans = [
+                Span(one.base_offset, one.last_offset) for one in piece.headers if one.record_count
+            ]
         command = Acquire(
             self._member,
             spans,
@@ -355,7 +362,7 @@ class SharePoll:
 
     def _decide(self, command: On, found: _Found) -> Sequence[Any]:
         """The events of a command, none when it is refused."""
-        answer = self._shard.decide(command)
+        answer = self.shard.decide(command)
         if isinstance(answer, StorageFault):
             found.code, found.message = Code.STORAGE_ERROR, str(answer)
         elif isinstance(answer, Refused):
@@ -375,14 +382,6 @@ def _deliverable(piece: Slice) -> Slice:
     Raises:
         CorruptBatch: it is the first.
     """
-    for one in piece.headers:
-        if not 0 <= one.record_count <= one.size:
-            return _possible(piece)
-    return piece
-
-
-def _possible(piece: Slice) -> Slice:
-    """As `_deliverable`, where a batch has more records than bytes. Raises: CorruptBatch."""
     size = 0
     for number, one in enumerate(piece.headers):
         if not 0 <= one.record_count <= one.size:
@@ -398,6 +397,8 @@ def _possible(piece: Slice) -> Slice:
 
 def _trimmed(piece: Slice, first: int, last: int) -> Buffer:
     """The whole batches that hold `first` to `last`."""
+    if piece.headers[0].last_offset >= first and piece.headers[-1].base_offset <= last:
+        return piece.data
     start = end = 0
     for header in piece.headers:
         if header.last_offset < first:

@@ -183,7 +183,7 @@ def _told(
 
 def _durable(services: Services, who: SessionKey, poll: SharePoll) -> Later | Raw:
     """The answer, once what it rests on is in the journal; an acquisition alone is not."""
-    shard = services.shares.shard(who[0])
+    shard = poll.shard
     if shard.is_durable:
         return _answer(services, who, poll.outcome(None))
     later = Later()
