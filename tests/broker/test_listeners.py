@@ -26,9 +26,10 @@ def test_nobody_is_told_once_all_were_dropped() -> None:
     heard: list[int] = []
     listeners: Listeners[int] = Listeners()
     listeners.append(heard.extend)
-    listeners.clear()
     listeners.tell([1])
-    assert heard == []
+    listeners.clear()
+    listeners.tell([2])
+    assert heard == [1]
 
 
 def test_a_later_listener_is_told_of_kinds_that_came_before() -> None:

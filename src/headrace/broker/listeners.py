@@ -10,13 +10,13 @@ Listener = Callable[[Sequence[EventT]], None]
 class Listeners(Generic[EventT]):
     """The listeners of one shard, told in the order in which they were added.
 
-    Acquisitions come by the hundred, and few want to hear of them: who is told of the kinds of a
-    command's events is found once.
+    Acquisitions come by the hundred, and few listeners ask for them. The listeners of each set of
+    kinds that a command can have are looked up once; there are some dozens of such sets.
     """
 
     def __init__(self) -> None:
         self._all: list[tuple[Listener[EventT], frozenset[type] | None]] = []
-        self._told: dict[frozenset[type], list[Listener[EventT]]] = {}
+        self._by_kinds: dict[frozenset[type], list[Listener[EventT]]] = {}
 
     def append(self, listener: Listener[EventT], kinds: Collection[type] | None = None) -> None:
         """Tell `listener` of every command's events, or of those among which one of `kinds` is.
@@ -24,22 +24,22 @@ class Listeners(Generic[EventT]):
         By their exact types. It is given all events of the command.
         """
         self._all.append((listener, None if kinds is None else frozenset(kinds)))
-        self._told.clear()
+        self._by_kinds.clear()
 
     def clear(self) -> None:
         """Tell nobody any more."""
         self._all.clear()
-        self._told.clear()
+        self._by_kinds.clear()
 
     def tell(self, events: Sequence[EventT]) -> None:
         """Tell of the events of one command."""
         kinds = frozenset(map(type, events))
-        told = self._told.get(kinds)
-        if told is None:
-            told = self._told[kinds] = [
+        listeners = self._by_kinds.get(kinds)
+        if listeners is None:
+            listeners = self._by_kinds[kinds] = [
                 listener
-                for listener, wanted in self._all
-                if wanted is None or not wanted.isdisjoint(kinds)
+                for listener, chosen in self._all
+                if chosen is None or not chosen.isdisjoint(kinds)
             ]
-        for listener in told:
+        for listener in listeners:
             listener(events)

@@ -326,7 +326,7 @@ class SharePoll:
             self._read_bytes += partition.log.last_read_bytes
         if not piece.headers:
             return
-        spans = [  # nearly always of all; else some are empty, compressed, or impossible
+        spans = [  # some may be empty, impossible, or compressed to fewer bytes
             Span(one.base_offset, one.last_offset)
             for one in piece.headers
             if 0 < one.record_count <= one.size

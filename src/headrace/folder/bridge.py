@@ -17,9 +17,9 @@ segment that is only the last one left may have gaps, and counts as one that oth
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headrace.log import damage
+from headrace.log import checksums, damage
 from headrace.log.api import Disk, File
-from headrace.log.index import remove_index
+from headrace.log.index import INDEX_SUFFIXES
 from headrace.log.opening import CLEANED
 from headrace.log.repair import set_aside
 from headrace.wire import batches
@@ -101,6 +101,10 @@ def bridge(
 ) -> Bridged:
     """Rewrite a segment; a copy of the old file is kept, and what a compaction began to write.
 
+    Its indexes are removed, and its checksums are emptied. The caller removes them once it is
+    durable that the log ends there, if it does: until then a repair that is repeated has to see
+    that there were some.
+
     Args:
         path: the segment file, which may be missing.
         end_offset: the offset of the next segment, or the known end of the log; None where the
@@ -137,10 +141,22 @@ def bridge(
         out.close()
     if disk.exists(path):  # copied, not renamed: a kill here must leave the intact batches
         found.copy = damage.keep_copy(disk, path, 0, disk.size(path))
-    # First: after a kill in between, the new file would not be that of the checksums.
-    remove_index(disk, path.removesuffix(".log"))
+    _forget_contents(disk, path.removesuffix(".log"))
     disk.rename(new, path)
     return found
+
+
+def _forget_contents(disk: Disk, stem: str) -> None:
+    """Let derived files of a segment show nothing of its contents any more.
+
+    Checksums go first: after a kill amid this, no index and no digest may make the file, old or
+    new, count as that of another segment.
+    """
+    if disk.exists(stem + checksums.SUFFIX):
+        disk.write(stem + checksums.SUFFIX, b"")
+    for suffix in INDEX_SUFFIXES:
+        if disk.exists(stem + suffix):
+            disk.remove(stem + suffix)
 
 
 def empty_batches(first: int, end: int) -> Iterator[bytes]:

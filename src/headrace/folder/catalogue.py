@@ -26,6 +26,7 @@ from headrace.core.types import WallMs
 from headrace.folder.bridge import bridge
 from headrace.log import checkpointed_log, damage
 from headrace.log.api import CorruptFileError, Disk
+from headrace.log.index import remove_index
 from headrace.log.manifest import CATALOGUE, NAME, ListedTopic, Manifest, require_unsealed
 from headrace.log.metadata_records import MetadataRecords, node_of
 from headrace.log.recovery_point import Claim, RecoveryPoint
@@ -197,4 +198,5 @@ def _begun_log(disk: Disk) -> int:
     """Let the log have an offset, as a checkpoint stands for at least one; return its end."""
     done = bridge(disk, f"{CATALOGUE}/{0:020d}.log", 0, 1, is_last=True)
     RecoveryPoint(disk, CATALOGUE).replace(Claim(0, 0, done.size, done.end_offset))
+    remove_index(disk, f"{CATALOGUE}/{0:020d}")
     return done.end_offset

@@ -44,7 +44,7 @@ from headrace.log.checkpoints import (
 )
 from headrace.log.cleaner_checkpoint import FILE as CLEANER_OFFSETS
 from headrace.log.damage import keep_copy
-from headrace.log.index import INDEX_SUFFIXES
+from headrace.log.index import INDEX_SUFFIXES, remove_index
 from headrace.log.index import SUFFIXES as DERIVED
 from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_OFFSETS, Manifest
 from headrace.log.opening import FOREIGN, MISSING_SEGMENTS, SWAP
@@ -293,16 +293,17 @@ class _Mechanic:
         following_base = None if is_last else end
         if FOREIGN in finding.problem or is_foreign(self._disk, finding.path, following_base):
             copies.append(set_aside(self._disk, finding.path))
-        is_active = is_last and self._is_active(finding.path, base, claim)
+        is_active = is_last and self._is_active(finding.path, claim)
         known_bytes = self._known_bytes(folder, base, end, claim) if is_active else 0
         known_end = end if is_exact or is_active else None
-        # A kill before the new claim must not leave a first batch that is not the one of the old.
+        # After a kill, the new file must not count as another one by its first batch.
         RecoveryPoint(self._disk, folder).emptied(base)
         done = bridge(
             self._disk, finding.path, base, known_end, is_last=is_active, known_bytes=known_bytes
         )
         if is_last:
             self._end_log(folder, base, done)
+        remove_index(self._disk, finding.path.removesuffix(".log"))
         self._lost = [*done.lost]
         if done.is_end_lost and not is_exact:
             self._lost.append((done.end_offset, None))
@@ -447,17 +448,18 @@ class _Mechanic:
         ends += [self._closed[folder].end] if folder in self._closed else []
         return max(ends, default=None), folder in self._closed
 
-    def _is_active(self, path: str, base: int, claim: Claim) -> bool:
+    def _is_active(self, path: str, claim: Claim) -> bool:
         """Return whether the last segment of a log is the one that a broker wrote to last.
 
-        Else those behind it were lost, and compaction may have rewritten it. Where no recovery
-        point shows that, checksums do, which a segment gets when another one follows it.
+        Else the segments behind it were lost, and compaction may have rewritten it. Without a
+        recovery point its `.checksums` show that: a broker writes them when it begins the next
+        segment, and at an orderly stop.
         """
         # A claim of `begin_point` stands for one that was lost.
         if claim.base_offset == UNKNOWN or (claim.first_base == UNKNOWN and not claim.size):
             stem = path.removesuffix(".log")
             return not (self._disk.exists(path) and self._disk.exists(stem + checksums.SUFFIX))
-        return claim.base_offset <= base  # a crash can take the latest of its claims
+        return True  # the claim is of this segment, or a crash took the latest claims of the log
 
     def _known_bytes(self, folder: str, base: int, end: int | None, claim: Claim) -> int:
         """Return how many bytes the last segment had up to the known end of its log, 0 for none.

@@ -138,9 +138,11 @@ class RecoveryPoint:
                 self._write(self.claim, durable=True)
 
     def emptied(self, base_offset: int) -> None:
-        """Forget the first batch of a segment that is or will be empty, durably. Raises: OSError.
+        """Forget the first batch of a segment that is emptied or rewritten, durably.
 
         The next first batch is another one, and a power cut may leave it beside the claim before.
+
+        Raises: OSError.
         """
         with self._lock:
             if base_offset == self.claim.base_offset and self.claim.first_crc:
