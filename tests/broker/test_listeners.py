@@ -22,21 +22,21 @@ def test_who_asked_for_kinds_is_told_of_commands_that_have_one_and_of_all_their_
     ]
 
 
-def test_nobody_is_told_once_all_were_dropped() -> None:
-    heard: list[int] = []
+def test_no_listener_is_called_once_all_were_dropped() -> None:
+    received: list[int] = []
     listeners: Listeners[int] = Listeners()
-    listeners.append(heard.extend)
+    listeners.append(received.extend)
     listeners.tell([1])
     listeners.clear()
     listeners.tell([2])
-    assert heard == [1]
+    assert received == [1]
 
 
-def test_a_later_listener_is_told_of_kinds_that_came_before() -> None:
-    heard: list[str] = []
+def test_a_later_listener_is_called_for_kinds_that_came_before() -> None:
+    received: list[str] = []
     listeners: Listeners[int] = Listeners()
-    listeners.append(lambda _: heard.append("first"))
+    listeners.append(lambda _: received.append("first"))
     listeners.tell([1])
-    listeners.append(lambda _: heard.append("second"), (int,))
+    listeners.append(lambda _: received.append("second"), (int,))
     listeners.tell([2])
-    assert heard == ["first", "first", "second"]
+    assert received == ["first", "first", "second"]

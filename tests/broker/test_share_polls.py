@@ -511,16 +511,16 @@ def test_a_compressed_batch_of_more_records_than_bytes_is_delivered() -> None:
         reset = AlterShareOffsets("g", (("orders", 0, first - BATCH),))
         assert not isinstance(await broker.services.shares.ask("g", reset), Refused)
         until = first + len(records) + BATCH
-        found: list[int] = []
+        delivered: list[int] = []
         acked: list[range] = []
-        while len(found) < until - first + BATCH:
-            told = await broker.fetch("a", *acked, records=20_000)
-            assert (told.error_code, told.acknowledge_error_code) == (Code.NONE, Code.NONE)
-            got = acquired(told)
-            assert got, "nothing of it is skipped"
-            found += got
-            acked = [range(got[0], got[-1] + 1)]
-        assert found == list(range(first - BATCH, until))
+        while len(delivered) < until - first + BATCH:
+            response = await broker.fetch("a", *acked, records=20_000)
+            assert (response.error_code, response.acknowledge_error_code) == (Code.NONE, Code.NONE)
+            offsets = acquired(response)
+            assert offsets, "nothing of it is skipped"
+            delivered += offsets
+            acked = [range(offsets[0], offsets[-1] + 1)]
+        assert delivered == list(range(first - BATCH, until))
 
     run(work)
 
