@@ -27,8 +27,8 @@ from headrace.broker.services import Services, StartError, _cluster_id
 from headrace.core.catalog import CreateTopic, DeleteTopic
 from headrace.core.errors import Refused, Why
 from headrace.log import partition_metadata, small_files
-from headrace.log.api import CorruptFileError, CorruptLog, NewerFormatError
-from headrace.log.checkpoints import CLEAN_MARK
+from headrace.log.api import CorruptFileError, CorruptLog, Disk, NewerFormatError
+from headrace.log.checkpoints import CLEAN_MARK, remove_clean_mark, remove_from_clean_mark
 from headrace.log.clock_checkpoint import FILE as CLOCK
 from headrace.log.manifest import Manifest
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
@@ -884,7 +884,17 @@ def test_producer_ids_are_not_given_out_twice_after_a_power_cut() -> None:
     run(second)
 
 
-def test_ids_seen_in_the_logs_are_not_given_out_again() -> None:
+@pytest.mark.parametrize(
+    "unmark",
+    [
+        pytest.param(remove_clean_mark, id="a crash"),
+        pytest.param(
+            lambda disk: remove_from_clean_mark(disk, "__cluster_metadata-0"),
+            id="a repair of the catalogue",
+        ),
+    ],
+)
+def test_ids_seen_in_the_logs_are_not_given_out_again(unmark: Callable[[Disk], None]) -> None:
     disk = MemoryDisk()
 
     async def first() -> None:
@@ -905,8 +915,8 @@ def test_ids_seen_in_the_logs_are_not_given_out_again() -> None:
             return await life.services.topics.next_producer_id()
 
     run(first)
-    disk.remove(CLEAN_MARK)
+    unmark(disk)
     assert run(second) == 7_501
     assert run(second) == 8_501, "an orderly stop skips nothing"
-    disk.remove(CLEAN_MARK)
+    unmark(disk)
     assert run(second) == 10_501, "any other skips a block"

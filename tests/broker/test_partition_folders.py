@@ -13,7 +13,8 @@ from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, CreateTopic, DeleteTopic
 from headrace.core.errors import Refused
 from headrace.core.types import MonoMs, Now, WallMs
-from headrace.log.manifest import START_OFFSETS
+from headrace.log.checkpoints import Extent
+from headrace.log.manifest import CATALOGUE, START_OFFSETS
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.log.recovery_point import NO_CLAIM, read_claim
 from headrace.log.small_files import write_file
@@ -64,7 +65,7 @@ def test_after_an_orderly_stop_a_log_is_opened_when_it_is_used() -> None:
         partitions = started(disk, catalog)
         put(found(partitions, 0))
         assert not disk.exists(MARK)
-        await partitions.close()
+        await partitions.close({CATALOGUE: Extent(0, 1)})
         assert disk.exists(MARK)
         disk.crash(0.0)
         again = started(disk, catalog)

@@ -32,6 +32,7 @@ from headrace.folder.repair import Action, Repair, _Mechanic, repair, repair_dis
 from headrace.folder.share_state import restore_share_partitions
 from headrace.log import partition_metadata
 from headrace.log import repair as log_repair
+from headrace.log.api import Disk
 from headrace.log.damage import keep_copy
 from headrace.log.manifest import ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk
@@ -39,6 +40,7 @@ from headrace.log.metadata_records import MetadataRecords
 from headrace.log.os_disk import OsDisk
 from headrace.log.record_codec import ShareJournal
 from headrace.log.recovery_point import NO_CLAIM, Claim, RecoveryPoint, read_claim
+from headrace.log.repair import segment_bases
 from headrace.log.segments import SegmentedLog
 from headrace.sim.disk import NOTHING, FaultyDisk
 from headrace.wire import batches
@@ -979,20 +981,24 @@ def test_a_repair_that_is_killed_can_be_repeated(lost: str, large_stopped: Folde
         assert [*missing(large_stopped, sound, None, account, files, [])] == []
 
 
-def killed_and_repeated(files: Mapping[str, bytes]) -> "Iterator[DyingDisk]":
-    """Yield the files after a repair that was killed and repeated, for each point of a kill."""
-    for left in range(100):
-        disk = DyingDisk()
+def killed_and_repeated(files: Mapping[str, bytes]) -> Iterator[FaultyDisk]:
+    """Yield the files after a repair that was killed and repeated, for each point of a kill.
+
+    Every other kill is a power cut.
+    """
+    for left in range(200):
+        disk = FaultyDisk(f"left {left}", lambda: None)
         for path, data in files.items():
             disk.write(path, data)
-        disk.left = left
+        disk.die_after(left)
         is_killed = False
         for _ in range(2):
             try:
                 done = repair_disk(disk, partial(view_of, disk), Path(), lambda _: None)
             except OSError:
-                disk.left, is_killed = None, True
-        disk.left = None
+                disk.revive(power_cut=left % 2 == 1)
+                is_killed = True
+        disk.die_after(None)
         assert done.is_complete, left
         yield disk
         if not is_killed:
@@ -1559,6 +1565,7 @@ def test_an_old_wide_batch_is_not_moved_behind_damage() -> None:
 
 
 PRICES = f"prices-0/{15:020d}.log"  # compacted; of its offsets 15 to 29 it has PRICES_KEPT
+CATALOGUE_LOG = f"__cluster_metadata-0/{0:020d}.log"
 PRICES_KEPT = [15, 18, 21, 24, 27, 29]
 
 
@@ -1588,6 +1595,54 @@ def test_a_killed_repair_of_a_segment_with_gaps_moves_no_record(
         paths = sorted(one for one in disk.list("prices-0") if one.endswith(".log"))
         headers = [one for path in paths for one in batches.headers(disk.read(f"prices-0/{path}"))]
         assert [one.base_offset for one in headers if one.record_count] == before
+
+
+@pytest.mark.parametrize("point", ["sound", "empty", "missing"])
+@pytest.mark.parametrize("damaged", ["nothing", PRICES, CATALOGUE_LOG, "metadata"])
+def test_a_killed_repair_leaves_the_end_of_a_log_that_was_closed_in_order(
+    damaged: str, point: str
+) -> None:
+    """Only the mark of the orderly stop has the end of a log that lost its recovery point."""
+    files = without_last_prices(is_point_lost=point == "empty")
+    if point == "missing":
+        del files["prices-0/recovery-point"]
+    if damaged == "metadata":
+        files["__consumer_offsets-0/partition.metadata"] = b"?"
+    elif damaged != "nothing":
+        files[damaged] = first_batch_damaged(files[damaged])
+    for disk in killed_and_repeated(files):
+        assert end_of(disk, "prices-0") == 40
+        assert check_disk(view_of(disk), Path(), lambda _: None).is_clean
+
+
+@pytest.mark.parametrize("path", ["batches-0/", "orders-0/", "orders-1/"])
+def test_a_killed_repair_of_a_log_leaves_the_ends_of_the_others(path: str, stopped: Folder) -> None:
+    last, files = f"orders-1/{33:020d}.log", dict(stopped.files)
+    del files[last]
+    files["orders-1/recovery-point"] = bytes(len(files["orders-1/recovery-point"]))
+    path = min(name for name in files if name.startswith(path) and name.endswith(".log"))
+    files[path] = first_batch_damaged(files[path])
+    sound = disk_of(stopped.files)
+    ends = {
+        folder: end_of(sound, folder)
+        for folder in ("batches-0", "orders-0", "orders-1", "__cluster_metadata-0")
+    }
+    assert ends["orders-1"] == 35
+    for disk in killed_and_repeated(files):
+        assert {folder: end_of(disk, folder) for folder in ends} == ends
+
+
+def first_batch_damaged(data: bytes) -> bytes:
+    content = bytearray(data)
+    content[batches.headers(content)[0].size - 1] ^= 1
+    return bytes(content)
+
+
+def end_of(disk: Disk, folder: str) -> int:
+    """Return the end offset by the batches of a log; the base of a last segment without any."""
+    base = segment_bases(disk, folder)[-1]
+    headers = batches.headers(disk.read(f"{folder}/{base:020d}.log"))
+    return headers[-1].last_offset + 1 if headers else base
 
 
 @pytest.mark.parametrize("is_point_lost", [False, True])

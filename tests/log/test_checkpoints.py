@@ -11,6 +11,7 @@ from headrace.log.checkpoints import (
     leave_clean_mark,
     read_clean_mark,
     remove_clean_mark,
+    remove_from_clean_mark,
 )
 from headrace.log.manifest import Manifest
 from headrace.log.memory_disk import MemoryDisk
@@ -106,6 +107,19 @@ def test_the_mark_of_an_orderly_stop_names_the_logs(disk: Disk) -> None:
     assert read_clean_mark(disk) == {"orders-0": (3, 17), "__cluster_metadata-0": (0, 2)}
     remove_clean_mark(disk)
     assert read_clean_mark(disk) is None
+
+
+def test_a_log_is_taken_out_of_the_mark_of_an_orderly_stop(disk: Disk) -> None:
+    leave_clean_mark(disk, {"orders-0": Extent(3, 17), "orders-1": Extent(0, 2)})
+    remove_from_clean_mark(disk, "jobs-0")
+    assert read_clean_mark(disk) == {"orders-0": (3, 17), "orders-1": (0, 2)}
+    remove_from_clean_mark(disk, "orders-0")
+    assert read_clean_mark(disk) == {"orders-1": (0, 2)}
+    remove_from_clean_mark(disk, "orders-1")
+    assert read_clean_mark(disk) is None
+    leave_clean_mark(disk, {})
+    remove_from_clean_mark(disk, "orders-0")
+    assert read_clean_mark(disk) is None, "a mark without names stands for all logs"
 
 
 def test_a_damaged_mark_counts_for_nothing(caplog: pytest.LogCaptureFixture) -> None:

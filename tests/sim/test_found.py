@@ -17,6 +17,7 @@ from headrace.broker.services import Services
 from headrace.core.catalog import AddPartitions, CreateTopic, DeleteTopic, Topic
 from headrace.core.share_group import Heartbeat, Seen
 from headrace.core.types import MemberId
+from headrace.log.manifest import CATALOGUE
 from headrace.log.memory_disk import MemoryDisk
 from headrace.sim.loop import OUTSIDE, VirtualLoop
 from headrace.sim.process import WorldClock
@@ -129,7 +130,7 @@ def test_a_topic_is_forgotten_although_the_sync_that_says_so_fails(small: Small)
 def test_a_start_after_a_crash_without_a_log_that_opens(small: Small) -> None:
     """The first producer id was the maximum of nothing: a TypeError."""
     small.services.topics.partitions._by_key.clear()
-    assert not small.services.topics.partitions.was_stopped_in_order
+    assert not small.services.topics.partitions.was_closed(CATALOGUE)
     assert small.services.topics._find_first_producer_id() >= 0
 
 

@@ -134,10 +134,13 @@ class Partitions:
         """The partition, or None when there is none."""
         return self._by_key.get((topic_id, index))
 
-    @property
-    def was_stopped_in_order(self) -> bool:
-        """Whether the last broker on this data folder closed everything in order."""
-        return self._closed is not None
+    def was_closed(self, folder: str) -> bool:
+        """Return whether the log in `folder` still is as the last broker closed it, in order.
+
+        The mark of an orderly stop does not name a log that was refused then, or whose end a repair
+        has changed. That of a format 0 folder names none, and stands for all.
+        """
+        return self._closed is not None and (not self._closed or folder in self._closed)
 
     def closed_end(self, folder: str) -> int | None:
         """The end offset with which the log in `folder` was closed in order, if that is known."""
@@ -487,9 +490,7 @@ class Partitions:
         self, topic: Topic, index: int, catalog: Catalog, found: Mapping[str, CorruptLog | None]
     ) -> None:
         folder = f"{topic.name}-{index}"
-        # A log that the mark does not name was refused then: it was not closed in order.
-        is_named = not self._closed or folder in self._closed
-        clean = self.was_stopped_in_order and folder in found and is_named
+        clean = folder in found and self.was_closed(folder)
         partition = self._partition(topic, index, self._settings(topic, catalog), clean=clean)
         self._by_key[topic.id, index] = partition
         try:
@@ -501,6 +502,7 @@ class Partitions:
                 self._make_folder(topic, index)
             if not clean:
                 self._require_segment(folder)
+            if not clean or not self.was_closed(CATALOGUE):  # all producer ids must be seen
                 partition.open()
         except CorruptLog as error:
             if topic.internal:

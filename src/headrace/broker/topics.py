@@ -64,7 +64,7 @@ class Topics:
         self._journal = CheckpointedLog(
             disk,
             CATALOGUE,
-            clean=self.partitions.was_stopped_in_order,
+            clean=self.partitions.was_closed(CATALOGUE),
             end_offset=self.partitions.closed_end(CATALOGUE),
             has_point=CATALOGUE in self.partitions.manifest.journals_with_points,
         )
@@ -272,7 +272,7 @@ class Topics:
         can have been lost was chosen by a client, and counts for nothing.
         """
         following = self.catalog.next_producer_id
-        if self.partitions.was_stopped_in_order or not self._journal.end_offset:
+        if self.partitions.was_closed(CATALOGUE) or not self._journal.end_offset:
             return following
         limit = following + _PRODUCER_IDS_LOST_MAX
         opened = [one.log for one in self.partitions if one.is_open]

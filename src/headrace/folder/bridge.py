@@ -101,9 +101,9 @@ def bridge(
 ) -> Bridged:
     """Rewrite a segment; a copy of the old file is kept, and what a compaction began to write.
 
-    Its indexes are removed, and its checksums are emptied. The caller removes them once it is
-    durable that the log ends there, if it does: until then a repair that is repeated has to see
-    that there were some.
+    Its indexes are removed, and its checksums are emptied. The caller removes the empty file once
+    it is durable that the log ends there, if it does: until then a repair that is repeated has to
+    see that there were checksums.
 
     Args:
         path: the segment file, which may be missing.
@@ -141,12 +141,12 @@ def bridge(
         out.close()
     if disk.exists(path):  # copied, not renamed: a kill here must leave the intact batches
         found.copy = damage.keep_copy(disk, path, 0, disk.size(path))
-    _forget_contents(disk, path.removesuffix(".log"))
+    _empty_derived_files(disk, path.removesuffix(".log"))
     disk.rename(new, path)
     return found
 
 
-def _forget_contents(disk: Disk, stem: str) -> None:
+def _empty_derived_files(disk: Disk, stem: str) -> None:
     """Let derived files of a segment show nothing of its contents any more.
 
     Checksums go first: after a kill amid this, no index and no digest may make the file, old or

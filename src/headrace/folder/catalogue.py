@@ -196,6 +196,7 @@ def _end_offset(disk: Disk) -> int:
 
 def _begun_log(disk: Disk) -> int:
     """Let the log have an offset, as a checkpoint stands for at least one; return its end."""
+    RecoveryPoint(disk, CATALOGUE).emptied(0)
     done = bridge(disk, f"{CATALOGUE}/{0:020d}.log", 0, 1, is_last=True)
     RecoveryPoint(disk, CATALOGUE).replace(Claim(0, 0, done.size, done.end_offset))
     remove_index(disk, f"{CATALOGUE}/{0:020d}")

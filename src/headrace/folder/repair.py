@@ -40,7 +40,7 @@ from headrace.log.checkpoints import (
     Extent,
     parsed_offsets,
     read_clean_mark,
-    remove_clean_mark,
+    remove_from_clean_mark,
 )
 from headrace.log.cleaner_checkpoint import FILE as CLEANER_OFFSETS
 from headrace.log.damage import keep_copy
@@ -289,7 +289,7 @@ class _Mechanic:
             end, is_exact = self._known_end(folder, base)
         if not is_exact and not self._disk.exists(finding.path):
             end = max(end or base, self._used_end(folder))
-        remove_clean_mark(self._disk)
+        self._unmark(folder)
         following_base = None if is_last else end
         if FOREIGN in finding.problem or is_foreign(self._disk, finding.path, following_base):
             copies.append(set_aside(self._disk, finding.path))
@@ -317,6 +317,15 @@ class _Mechanic:
             )
         return text + _kept(copies + [one for one in (done.unfinished, done.copy) if one])
 
+    def _unmark(self, folder: str) -> None:
+        """Take a log out of the mark of an orderly stop; its recovery point has the end from then.
+
+        The logs beside it stay marked: after a kill the mark may be all that has their ends.
+        """
+        if folder in self._closed:
+            RecoveryPoint(self._disk, folder).keep_end(self._closed[folder].end)
+        remove_from_clean_mark(self._disk, folder)
+
     def _end_log(self, folder: str, base: int, done: Bridged) -> None:
         """Let a log end with a segment, or with an empty one behind it where that has gaps."""
         claim = Claim(first_base_of(self._disk, folder, base), base, done.size, done.end_offset)
@@ -338,6 +347,7 @@ class _Mechanic:
         """Set a file aside that is rebuilt; the indexes go before the checksums that verify them.
 
         A start takes indexes without checksums for those of an earlier release, and trusts them.
+        A damaged segment is an error and comes first: its repair may need the checksums.
         """
         if not path.endswith(checksums.SUFFIX):
             return self._set_aside(path)
@@ -386,7 +396,7 @@ class _Mechanic:
 
     def _restored_topics(self) -> str | None:
         """Restore topics from the manifest; return which, or None where a newer release wrote."""
-        remove_clean_mark(self._disk)
+        remove_from_clean_mark(self._disk, CATALOGUE)
         try:
             restored = restore_topics(self._disk, config_of(self._disk).node_id, self._clock.wall())
         except NewerVersionError:
@@ -423,7 +433,7 @@ class _Mechanic:
 
     def _share_partitions(self, folder: str) -> str | None:
         """Give the share-partitions a snapshot whose own is lost."""
-        remove_clean_mark(self._disk)
+        remove_from_clean_mark(self._disk, folder)
         try:
             start = self._checkpointed(START_OFFSETS, folder)
             restored, copies = restore_share_partitions(
@@ -512,9 +522,7 @@ class _Mechanic:
         text = f"write {METADATA} with the topic id {topic_id}"
         if self._disk.exists(f"{folder}/{METADATA}"):
             text += _kept([set_aside(self._disk, f"{folder}/{METADATA}")])
-        if self._has_log(folder):
-            remove_clean_mark(self._disk)
-        else:
+        if not self._has_log(folder):
             text = self._empty_partition(folder)
         partition_metadata.write(self._disk, folder, topic_id)
         return text
@@ -548,12 +556,11 @@ class _Mechanic:
     def _empty_partition(self, folder: str) -> str:
         """Let a partition without a log continue above every offset that is known to be used."""
         text = "create the partition without records"
-        if folder in self._closed:  # the mark stays: the new log ends where the lost one did
+        if folder in self._closed:
             end = self._closed[folder].end
             self._lost = [(0, end - 1)] if end else []
             text += f"; all of its records are lost; it continues at offset {end}"
         else:
-            remove_clean_mark(self._disk)
             end = self._used_end(folder)
             self._lost = [(0, None)]
             text += "; all of its records are lost, and the end of its log is unknown; "

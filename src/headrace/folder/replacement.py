@@ -22,7 +22,6 @@ import math
 
 from headrace.log import checksums
 from headrace.log.api import CorruptFileError, Disk
-from headrace.log.checkpoints import remove_clean_mark
 from headrace.log.damage import keep_copy, next_batch
 from headrace.log.index import remove_index
 from headrace.log.opening import DELETED, SWAP, finish_replacement, waiting_replacements
@@ -56,7 +55,6 @@ class Replacement:
         bases = self._replaced_segments()
         if bases is None:
             return None
-        remove_clean_mark(self._disk)
         restored = []
         for base in bases:
             path = f"{self._folder}/{base:020d}"
@@ -70,7 +68,6 @@ class Replacement:
 
         Returns: the names of copies of the swap file and of what it replaces.
         """
-        remove_clean_mark(self._disk)
         covered = self._covered_segments()
         replaced = [
             f"{self._folder}/{base:020d}{_PUT_AWAY}"

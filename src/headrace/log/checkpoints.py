@@ -3,7 +3,8 @@
 `log-start-offset-checkpoint` has a line for each partition that starts inside a segment; where a
 log starts with its first segment, the name of the segment is the start offset.
 `.kafka_cleanshutdown` exists while no broker runs and the last one stopped in order; it has a line
-for each log, and is removed when a broker starts. Both are sealed (`small_files.py`).
+for each log that still ends where it did then, and is removed when a broker starts. Both are sealed
+(`small_files.py`).
 Source: CheckpointFile, OffsetCheckpointFile, CleanShutdownFileHandler (4.3).
 """
 
@@ -108,6 +109,20 @@ def remove_clean_mark(disk: Disk) -> None:
     """Record that a broker runs from now on. Raises: OSError."""
     if disk.exists(CLEAN_MARK):
         disk.remove(CLEAN_MARK)
+
+
+def remove_from_clean_mark(disk: Disk, folder: str) -> None:
+    """Record that a log may get another end than it was closed with; all other ends stay known.
+
+    A mark that names no log stands for all of them, and is removed. Raises: OSError.
+    """
+    extents = dict(read_clean_mark(disk) or {})
+    if extents.pop(folder, None) is None and extents:
+        return
+    if extents:
+        leave_clean_mark(disk, extents)
+    else:
+        remove_clean_mark(disk)
 
 
 def leave_clean_mark(disk: Disk, extents: Mapping[str, Extent]) -> None:

@@ -9,7 +9,7 @@ sealed one: an empty segment follows it, as in the last segment a gap is damage.
 
 from headrace.log import damage, snapshots
 from headrace.log.api import Disk
-from headrace.log.checkpoints import remove_clean_mark
+from headrace.log.checkpoints import remove_from_clean_mark
 from headrace.log.index import remove_index
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_claim
 from headrace.log.segment import Segment
@@ -33,7 +33,7 @@ def cut_log(disk: Disk, folder: str, base_offset: int, position: int) -> list[st
         changed.
     """
     end_offset, has_gaps = _kept_offsets(disk, folder, base_offset, position)
-    remove_clean_mark(disk)
+    remove_from_clean_mark(disk, folder)
     copies: list[str] = []
     for base in reversed(segment_bases(disk, folder)):
         if base > base_offset:
@@ -62,7 +62,6 @@ def drop_log_head(disk: Disk, folder: str, first_base: int) -> list[str]:
 
     Returns: the new paths of the files. Raises: OSError.
     """
-    remove_clean_mark(disk)
     bases = segment_bases(disk, folder)
     _, claim = read_claim(disk, folder)
     copies: list[str] = []
