@@ -32,16 +32,18 @@ from headrace.folder.repair import Action, Repair, _Mechanic, repair, repair_dis
 from headrace.folder.share_state import restore_share_partitions
 from headrace.log import partition_metadata
 from headrace.log import repair as log_repair
-from headrace.log.api import Disk
+from headrace.log.api import Disk, NewerFormatError
+from headrace.log.checkpoints import CLEAN_MARK, parsed_offsets, read_clean_mark
 from headrace.log.damage import keep_copy
-from headrace.log.manifest import ListedTopic, Manifest
+from headrace.log.manifest import START_OFFSETS, ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.os_disk import OsDisk
 from headrace.log.record_codec import ShareJournal
-from headrace.log.recovery_point import NO_CLAIM, Claim, RecoveryPoint, read_claim
+from headrace.log.recovery_point import NO_CLAIM, UNKNOWN, Claim, RecoveryPoint, read_claim
 from headrace.log.repair import segment_bases
 from headrace.log.segments import SegmentedLog
+from headrace.log.small_files import read_file, sealed, write_file
 from headrace.sim.disk import NOTHING, FaultyDisk
 from headrace.wire import batches
 from headrace.wire.batches import Record
@@ -1630,6 +1632,75 @@ def test_a_killed_repair_of_a_log_leaves_the_ends_of_the_others(path: str, stopp
     assert ends["orders-1"] == 35
     for disk in killed_and_repeated(files):
         assert {folder: end_of(disk, folder) for folder in ends} == ends
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_log_that_lost_its_point_and_last_segment_continues_in_a_segment_at_its_end(
+    is_checked: bool, write: Write
+) -> None:
+    """Else a repair could not tell the gaps of compaction from records that are lost."""
+    files = without_last_prices(is_point_lost=True)
+    if not is_checked:
+        files = {name: data for name, data in files.items() if not name.endswith(".checksums")}
+    before = offsets_of(write(files), "prices-0")
+    done = repaired(root := write(files))
+    assert [one.lost for one in done.actions if one.path == PRICES] == [((30, 39),)]
+    assert offsets_of(root, "prices-0") == before
+    assert (root / f"prices-0/{40:020d}.log").read_bytes() == b""
+    assert check(root, lambda _: None).is_clean
+
+
+def test_a_log_of_deleted_records_keeps_a_segment_at_its_end_when_a_repair_is_killed(
+    stopped: Folder,
+) -> None:
+    """An opening accepts a claim to a missing segment where all records before it are deleted."""
+    path, files = f"batches-0/{27:020d}.log", dict(stopped.files)
+    end = batches.headers(files[path])[-1].last_offset + 1
+    files[path] = first_batch_damaged(files[path])
+    files["batches-0/recovery-point"] = bytes(len(files["batches-0/recovery-point"]))
+    disk = disk_of(files)
+    kept = dict(parsed_offsets(read_file(disk, START_OFFSETS).text))
+    rows = [f"{topic} {index} {offset}\n" for (topic, index), offset in kept.items()]
+    text = "".join(["0\n", f"{len(rows) + 1}\n", *rows, f"batches 0 {end}\n"])
+    write_file(disk, START_OFFSETS, text)
+    files = {name: disk.read(name) for name in files}
+    for disk in killed_and_repeated(files):
+        assert end_of(disk, "batches-0") == end
+        base = read_claim(disk, "batches-0")[1].base_offset
+        assert base in [UNKNOWN, *segment_bases(disk, "batches-0")]
+
+
+def test_a_log_that_lost_its_first_segment_has_no_start_offset_after_the_repair(
+    stopped: Folder, write: Write
+) -> None:
+    """The mark of the stop had the start of the segment that is lost."""
+    first, second = sorted(
+        name for name in stopped.files if name.startswith("orders-1/") and name.endswith(".log")
+    )[:2]
+    files = {name: data for name, data in stopped.files.items() if name != first}
+    root = write(files)
+    assert repaired(root).is_complete
+    base = int(second.removeprefix("orders-1/").removesuffix(".log"))
+    assert started(root, stopped)["bounds", "orders-1"] == (base, 35)
+    marked = read_clean_mark(OsDisk(root)) or {}
+    assert "orders-0" in marked
+    assert "orders-1" not in marked
+
+
+def test_a_folder_that_a_newer_release_closed_is_not_repaired(
+    stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, disk = dict(stopped.files), disk_of(stopped.files)
+    text = read_file(disk, CLEAN_MARK).text
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.log.small_files._newest", lambda _: 9)
+        files[CLEAN_MARK] = sealed(CLEAN_MARK, text)
+    path = f"batches-0/{27:020d}.log"
+    files[path] = first_batch_damaged(files[path])
+    root = write(files)
+    with pytest.raises(NewerFormatError, match="upgrade Headrace"):
+        repaired(root)
+    assert contents(root) == files
 
 
 def first_batch_damaged(data: bytes) -> bytes:

@@ -137,8 +137,9 @@ class Partitions:
     def was_closed(self, folder: str) -> bool:
         """Return whether the log in `folder` still is as the last broker closed it, in order.
 
-        The mark of an orderly stop does not name a log that was refused then, or whose end a repair
-        has changed. That of a format 0 folder names none, and stands for all.
+        The mark of an orderly stop does not name a log that was never closed in order before it was
+        refused, or that a repair has changed. That of a format 0 folder names none, and stands for
+        all.
         """
         return self._closed is not None and (not self._closed or folder in self._closed)
 

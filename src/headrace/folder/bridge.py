@@ -29,7 +29,6 @@ _EPOCH = 0
 _MAGIC_AT = 16
 _DELTA_MAX = (1 << 31) - 1
 _BATCH_BYTES_MAX = 1 << 28
-ANY_BYTES = 1 << 62
 
 
 class Bridged:
@@ -112,8 +111,7 @@ def bridge(
         is_last: the segment was written to last, so that it has no gaps, and may go on beyond
             `end_offset`.
         known_bytes: where `is_last`, the bytes of the file, from its start, that had all offsets
-            up to `end_offset` and none beyond it when the file was sound; 0 where none are known,
-            and `ANY_BYTES` where it is not known how many they were.
+            up to `end_offset` and none beyond it when the file was sound; 0 where none are known.
 
     Raises: OSError, and the old file is still there, or the new one in its place.
     """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace.broker.partitions import uuid_text
 from headrace.core.catalog import INTERNAL_TOPICS
-from headrace.folder.bridge import ANY_BYTES, Bridged, bridge
+from headrace.folder.bridge import Bridged, bridge
 from headrace.folder.catalogue import listed_topics, named_node, read_catalogue, restore_topics
 from headrace.folder.check import (
     Finding,
@@ -124,6 +124,7 @@ def repair(folder: Path, progress: Progress, *, execute: bool) -> Repair:
 
     Raises:
         FolderError: there is no data folder, or a broker runs on it.
+        NewerFormatError: a newer release stopped in order on it last; nothing has changed.
         OSError: the disk failed; what was done until then is done.
     """
     require_folder(folder)
@@ -148,7 +149,7 @@ def repair_disk(
     Args:
         view: returns a disk in memory over the present contents of `disk`.
 
-    Raises: OSError.
+    Raises: NewerFormatError, and nothing has changed; OSError.
     """
     done = Repair()
     around = surroundings or Surroundings()
@@ -267,6 +268,7 @@ class _Mechanic:
             return self._replacement(finding.path)
         folder, _, name = finding.path.rpartition("/")
         copies = finish_replacements(self._disk, folder)
+        self._keep_end(folder)
         base, bases = int(name.removesuffix(".log")), segment_bases(self._disk, folder)
         if bases and base < bases[0]:
             copies += drop_log_head(self._disk, folder, bases[0])
@@ -286,15 +288,19 @@ class _Mechanic:
             end = claim.base_offset  # of the last segment, which is missing
         is_last, is_exact = end is None, True
         if is_last:
-            end, is_exact = self._known_end(folder, base)
+            is_claimed = claim.base_offset == base and claim.end_offset != UNKNOWN
+            end = claim.end_offset if is_claimed else None
+            is_exact = folder in self._closed  # else the log may have had more
         if not is_exact and not self._disk.exists(finding.path):
             end = max(end or base, self._used_end(folder))
-        self._unmark(folder)
+        remove_from_clean_mark(self._disk, folder)
         following_base = None if is_last else end
         if FOREIGN in finding.problem or is_foreign(self._disk, finding.path, following_base):
             copies.append(set_aside(self._disk, finding.path))
         is_active = is_last and self._is_active(finding.path, claim)
-        known_bytes = self._known_bytes(folder, base, end, claim) if is_active else 0
+        # The file may have lost bytes since the stop, so its present size shows nothing.
+        is_known = is_active and claim.base_offset == base and claim.end_offset == end
+        known_bytes = claim.size if is_known else 0
         known_end = end if is_exact or is_active else None
         # After a kill, the new file must not count as another one by its first batch.
         RecoveryPoint(self._disk, folder).emptied(base)
@@ -317,14 +323,18 @@ class _Mechanic:
             )
         return text + _kept(copies + [one for one in (done.unfinished, done.copy) if one])
 
-    def _unmark(self, folder: str) -> None:
-        """Take a log out of the mark of an orderly stop; its recovery point has the end from then.
+    def _keep_end(self, folder: str) -> None:
+        """Let a log end where it was closed, with an empty segment, if its claim has less.
 
-        The logs beside it stay marked: after a kill the mark may be all that has their ends.
+        So its end outlives a kill when its line in the mark of the orderly stop is removed. The
+        segment comes first: a claim to one that is missing counts where all records are deleted.
         """
-        if folder in self._closed:
-            RecoveryPoint(self._disk, folder).keep_end(self._closed[folder].end)
-        remove_from_clean_mark(self._disk, folder)
+        point, bases = RecoveryPoint(self._disk, folder), segment_bases(self._disk, folder)
+        end = self._closed[folder].end if folder in self._closed else UNKNOWN
+        if point.claim.end_offset < end and end >= max(bases, default=0):
+            if end not in bases:
+                self._make_segment(folder, end)
+            point.replace(Claim(point.claim.first_base, end, 0, end))
 
     def _end_log(self, folder: str, base: int, done: Bridged) -> None:
         """Let a log end with a segment, or with an empty one behind it where that has gaps."""
@@ -447,17 +457,6 @@ class _Mechanic:
             "be delivered again"
         ) + _kept(copies)
 
-    def _known_end(self, folder: str, base: int) -> tuple[int | None, bool]:
-        """Return the end of a log by its recovery point or the mark of an orderly stop.
-
-        Returns: the offset, and whether it is that of an orderly stop; else the log may have had
-            more.
-        """
-        _, claim = read_claim(self._disk, folder)
-        ends = [claim.end_offset] if claim.base_offset == base else []
-        ends += [self._closed[folder].end] if folder in self._closed else []
-        return max(ends, default=None), folder in self._closed
-
     def _is_active(self, path: str, claim: Claim) -> bool:
         """Return whether the last segment of a log is the one that a broker wrote to last.
 
@@ -470,15 +469,6 @@ class _Mechanic:
             stem = path.removesuffix(".log")
             return not (self._disk.exists(path) and self._disk.exists(stem + checksums.SUFFIX))
         return True  # the claim is of this segment, or a crash took the latest claims of the log
-
-    def _known_bytes(self, folder: str, base: int, end: int | None, claim: Claim) -> int:
-        """Return how many bytes the last segment had up to the known end of its log, 0 for none.
-
-        The file may have lost bytes since an orderly stop, so its present size shows nothing.
-        """
-        if claim.base_offset == base and claim.end_offset == end != UNKNOWN:
-            return claim.size
-        return ANY_BYTES if folder in self._closed else 0
 
     def _forget_start(self, folder: str, first_base: int) -> None:
         claim = RecoveryPoint(self._disk, folder)
@@ -670,11 +660,11 @@ def _is_manifest_sound(disk: Disk) -> bool:
 
 
 def _closed_logs(disk: Disk) -> Mapping[str, Extent]:
-    """Return the logs that the last broker closed in order, by folder. Raises: OSError."""
-    try:
-        return read_clean_mark(disk) or {}
-    except CorruptLog:
-        return {}
+    """Return the logs that the last broker closed in order, by folder.
+
+    Raises: NewerFormatError, as a newer release wrote the folder last; OSError.
+    """
+    return read_clean_mark(disk) or {}
 
 
 def _offsets(lost: Lost) -> str:

@@ -13,7 +13,6 @@ process before may have failed to sync is written once more, for the next sync t
 disk.
 """
 
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -308,8 +307,6 @@ class Opening:
     def _require_end(self, segments: Sequence[Segment], end_offset: int) -> None:
         found = segments[-1].end_offset if segments else 0
         if found != end_offset:
-            with contextlib.suppress(OSError):
-                self._point.keep_end(end_offset)  # after a kill, nothing else has it
             path = f"{segments[-1].path}.log" if segments else self._folder
             raise CorruptFileError(
                 path, f"the log ends at offset {found}; it ended at {end_offset} when it was closed"

@@ -189,19 +189,6 @@ class RecoveryPoint:
             if self.claim.size > 0 or self.claim.base_offset > self.claim.first_base:
                 self._write_both(self.claim)
 
-    def keep_end(self, end_offset: int) -> None:
-        """Claim that the log continues at an offset, durably, where the claim has less.
-
-        For a log that lacks its end, or is repaired, where nothing else will have this offset.
-        Until the log has a segment there, an opening refuses it.
-
-        Raises: OSError.
-        """
-        with self._lock:
-            if self.claim.end_offset < end_offset:
-                first_base = self.claim.first_base
-                self._write_both(Claim(first_base, end_offset, 0, end_offset))
-
     def close(self) -> None:
         """Write no claim from now on: another log may get the folder."""
         self._is_closed = True

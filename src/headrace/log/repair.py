@@ -62,6 +62,7 @@ def drop_log_head(disk: Disk, folder: str, first_base: int) -> list[str]:
 
     Returns: the new paths of the files. Raises: OSError.
     """
+    remove_from_clean_mark(disk, folder)
     bases = segment_bases(disk, folder)
     _, claim = read_claim(disk, folder)
     copies: list[str] = []
