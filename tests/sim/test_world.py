@@ -4,6 +4,8 @@ import os
 from dataclasses import replace
 from functools import partial
 from threading import Thread
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -130,3 +132,27 @@ def test_the_faults_of_all_seeds_together_are_of_every_kind() -> None:
         World(seed, options=options(seed, _FOCUSES[seed % 5]), tell=told.append).run()
         _note_kinds(told)
     assert _kinds.issuperset(_FAULTS + _STEPS), {*_FAULTS, *_STEPS} - _kinds
+
+
+@pytest.mark.parametrize(
+    ("standing", "is_allowed"),
+    [(["0.log"], False), (["0.log", "20.log"], True), (["20.log"], True), ([], False)],
+)
+def test_a_wrong_checksum_is_served_only_of_damage_that_the_scrub_cannot_have_refused(
+    standing: list[str], is_allowed: bool
+) -> None:
+    """One misdirected write can damage a sealed segment and the one that is written to."""
+    broken, reported = list[str](), list[str]()
+    damages = {"ledger-1/0.log": "found", "ledger-1/20.log": "found"}
+    world: Any = SimpleNamespace(
+        process=SimpleNamespace(services=SimpleNamespace(scrub=SimpleNamespace(damages=damages))),
+        disk=SimpleNamespace(
+            damage=SimpleNamespace(is_live=True, standing=[f"ledger-1/{one}" for one in standing])
+        ),
+        _sealed={"ledger-1/0.log"},
+        auditor=SimpleNamespace(broken=broken.append),
+        history=SimpleNamespace(step=lambda *_: None),
+        operator=SimpleNamespace(report=reported.append),
+    )
+    assert World.is_served_damaged(world, "ledger-1") is is_allowed
+    assert (len(broken), len(reported)) == ((0, 1) if is_allowed else (1, 0))

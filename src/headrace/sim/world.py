@@ -655,15 +655,19 @@ class World:
             if is_left and path not in process.services.scrub.damages:
                 self.auditor.broken(f"the scrub passed over the damage of {path}")
 
-    def is_served_damaged(self, what: str) -> bool:
-        """Return whether a client may meet a wrong checksum; the client then reports it."""
+    def is_served_damaged(self, folder: str) -> bool:
+        """Return whether a client may meet a wrong checksum; the client then reports it.
+
+        Damage that the scrub finds in a segment that is written to is reported and served.
+        """
         known = self.process.services.scrub.damages if self.process is not None else {}
-        # Damage that the scrub finds in a segment that is written to is reported and served.
-        if not self.disk.damage.is_live or not self._sealed.isdisjoint(known):
-            self.auditor.broken(f"{what} was served with a wrong checksum")
+        damage, refused = self.disk.damage, self._sealed.intersection(known)
+        standing = {one for one in damage.standing if one.startswith(f"{folder}/")}
+        if not damage.is_live or (refused and standing <= refused):
+            self.auditor.broken(f"{folder} was served with a wrong checksum")
             return False
-        self.history.step("client", f"meets a wrong checksum in {what}")
-        self.operator.report(f"{what}: the checksum of a batch is wrong")
+        self.history.step("client", f"meets a wrong checksum in {folder}")
+        self.operator.report(f"{folder}: the checksum of a batch is wrong")
         return True
 
     def is_unreadable(self, folder: str) -> None:
