@@ -408,6 +408,24 @@ def test_a_last_segment_of_another_log_is_refused(synced: bool) -> None:
     assert disk.read(path) == foreign
 
 
+@pytest.mark.parametrize("at", [20, 70])
+def test_a_stop_takes_no_checksum_of_a_damaged_first_batch_for_the_right_one(at: int) -> None:
+    """The claim lacks it after a repair; a backup of the segment was refused as another log's."""
+    disk = closed(2)
+    path, sound = last_log(disk), disk.read(last_log(disk))
+    claim = read_claim(disk, FOLDER)[1]
+    RecoveryPoint(disk, FOLDER).replace(claim._replace(first_crc=0))
+    log = opened(disk)
+    append(log, 2)
+    flip(disk, path, at)
+    log.settle()
+    log.close()
+    assert read_claim(disk, FOLDER)[1].first_crc == 0
+    data = disk.read(path)
+    disk.write(path, sound + data[len(sound) :])
+    opened(disk).close()
+
+
 def test_a_first_batch_that_a_power_cut_took_may_be_followed_by_another() -> None:
     disk = MemoryDisk()
     log = opened(disk)

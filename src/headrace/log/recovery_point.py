@@ -203,12 +203,16 @@ class RecoveryPoint:
         """Take the checksum of the first batch from the segment, where the claim has none.
 
         So only an exchange of the file between the loss of a claim and the next start is unnoticed.
+        A batch that does not verify gives none: its checksum may be what is damaged.
         """
         if claim.first_crc:
             return claim
         path = f"{self._path.removesuffix(NAME)}{claim.base_offset:020d}.log"
         try:
             header = batches.read_header(self._disk.read(path, batches.HEADER_BYTES, 0))
+            if header.size > self._disk.size(path):
+                return claim
+            batches.verify(self._disk.read(path, header.size, 0), 0, header)
         except (OSError, batches.CorruptBatch):
             return claim
         return claim._replace(first_crc=header.crc)
