@@ -1687,6 +1687,20 @@ def test_a_log_that_lost_its_first_segment_has_no_start_offset_after_the_repair(
     assert "orders-1" not in marked
 
 
+def test_start_offsets_that_only_the_mark_has_are_written_before_a_line_of_it_is_removed(
+    stopped: Folder,
+) -> None:
+    """After a kill between the two, deleted records came back."""
+    files = dict(stopped.files)
+    files[START_OFFSETS] = b"?" + files[START_OFFSETS][1:]
+    path = max(name for name in files if name.startswith("events-0/") and name.endswith("0.log"))
+    files[path] = first_batch_damaged(files[path])
+    disk = disk_of(files)
+    done = repair_disk(disk, partial(view_of, disk), Path(), lambda _: None)
+    assert [one.path for one in done.actions] == [START_OFFSETS, path]
+    assert disk.read(START_OFFSETS) == stopped.files[START_OFFSETS]
+
+
 def test_a_folder_that_a_newer_release_closed_is_not_repaired(
     stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

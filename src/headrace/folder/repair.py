@@ -176,16 +176,21 @@ def _firsts(report: Report, tried: Set[Finding]) -> Iterator[Finding]:
     """Yield the first finding of each folder: an action may change what the others mean.
 
     A replacement comes before the segments that it replaces: it decides which of them are needed.
+    Start offsets come before all logs, whose repairs remove lines of the mark that has them, too.
 
     Args:
         tried: findings that remained although something was done for them.
     """
     seen: set[str] = set()
-    for finding in sorted(report.findings, key=lambda one: not one.path.endswith(SWAP)):
+    for finding in sorted(report.findings, key=lambda one: _rank(one.path)):
         folder = finding.path.partition("/")[0]
         if finding.grade is not Grade.NOTE and folder not in seen and finding not in tried:
             seen.add(folder)
             yield finding
+
+
+def _rank(path: str) -> int:
+    return 0 if path == START_OFFSETS else 1 if path.endswith(SWAP) else 2
 
 
 class _Mechanic:
@@ -198,7 +203,7 @@ class _Mechanic:
         self._lost: list[Lost] = []  # by the action under way
         self.positions: Mapping[str, int] | None = None  # of groups; None where they are unknown
         with silent():
-            self._closed = _closed_logs(disk)  # before an action removes the mark
+            self._closed = _closed_logs(disk)  # before an action removes a line of the mark
 
     def must_wait(self, finding: Finding) -> bool:
         """Return whether another repair must come first.
@@ -328,6 +333,7 @@ class _Mechanic:
 
         So its end outlives a kill when its line in the mark of the orderly stop is removed. The
         segment comes first: a claim to one that is missing counts where all records are deleted.
+        The segment before counts as one that another follows, as it may have gaps.
         """
         point, bases = RecoveryPoint(self._disk, folder), segment_bases(self._disk, folder)
         end = self._closed[folder].end if folder in self._closed else UNKNOWN

@@ -114,7 +114,7 @@ def remove_clean_mark(disk: Disk) -> None:
 def remove_from_clean_mark(disk: Disk, folder: str) -> None:
     """Record that a log may get another end than it was closed with; all other ends stay known.
 
-    A mark that names no log stands for all of them, and is removed. Raises: OSError.
+    A mark that names no log, or does not verify, is removed. Raises: NewerFormatError; OSError.
     """
     extents = dict(read_clean_mark(disk) or {})
     if extents.pop(folder, None) is None and extents:
