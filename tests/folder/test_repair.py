@@ -35,7 +35,13 @@ from headrace.log import repair as log_repair
 from headrace.log.api import Disk, NewerFormatError
 from headrace.log.checkpoints import CLEAN_MARK, parsed_offsets, read_clean_mark
 from headrace.log.damage import keep_copy
-from headrace.log.manifest import START_OFFSETS, ListedTopic, Manifest
+from headrace.log.manifest import (
+    NAME,
+    PROPERTIES,
+    START_OFFSETS,
+    ListedTopic,
+    Manifest,
+)
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.os_disk import OsDisk
@@ -1687,18 +1693,53 @@ def test_a_log_that_lost_its_first_segment_has_no_start_offset_after_the_repair(
     assert "orders-1" not in marked
 
 
+def former_starts(files: Mapping[str, bytes]) -> bytes:
+    """Return the file with start offsets as it was before `events` got one."""
+    text = read_file(disk_of(files), START_OFFSETS).text
+    rows = [row for row in text.splitlines()[2:] if not row.startswith("events ")]
+    lines = ["0", str(len(rows)), *rows, ""]
+    return sealed(START_OFFSETS, "\n".join(lines))
+
+
+@pytest.mark.parametrize("state", ["damaged", "missing", "former"])
+@pytest.mark.parametrize("other", ["nothing", NAME, PROPERTIES, CATALOGUE_LOG])
 def test_start_offsets_that_only_the_mark_has_are_written_before_a_line_of_it_is_removed(
-    stopped: Folder,
+    other: str, state: str, stopped: Folder
 ) -> None:
-    """After a kill between the two, deleted records came back."""
-    files = dict(stopped.files)
-    files[START_OFFSETS] = b"?" + files[START_OFFSETS][1:]
+    """After a kill between the two, or a lost write of the file, deleted records came back."""
+    files, starts = dict(stopped.files), stopped.files[START_OFFSETS]
+    if state == "missing":
+        del files[START_OFFSETS]
+    else:
+        files[START_OFFSETS] = b"?" + starts[1:] if state == "damaged" else former_starts(files)
+    if other == CATALOGUE_LOG:
+        files[other] = first_batch_damaged(files[other])
+    elif other != "nothing":
+        files[other] = b"?" + files[other][1:]
     path = max(name for name in files if name.startswith("events-0/") and name.endswith("0.log"))
     files[path] = first_batch_damaged(files[path])
     disk = disk_of(files)
     done = repair_disk(disk, partial(view_of, disk), Path(), lambda _: None)
-    assert [one.path for one in done.actions] == [START_OFFSETS, path]
-    assert disk.read(START_OFFSETS) == stopped.files[START_OFFSETS]
+    assert done.actions[0].path == START_OFFSETS
+    assert path in [one.path for one in done.actions]
+    assert done.is_complete
+    assert disk.read(START_OFFSETS) == starts
+
+
+def test_a_repair_names_the_logs_whose_start_offsets_are_lost(stopped: Folder) -> None:
+    """A repair before has removed the line of a log from the mark of the stop."""
+    files = dict(stopped.files)
+    path = max(name for name in files if name.startswith("events-0/") and name.endswith("0.log"))
+    files[path] = first_batch_damaged(files[path])
+    disk = disk_of(files)
+    assert repair_disk(disk, partial(view_of, disk), Path(), lambda _: None).is_complete
+    disk.write(START_OFFSETS, b"?" + disk.read(START_OFFSETS)[1:])
+    done = repair_disk(disk, partial(view_of, disk), Path(), lambda _: None)
+    assert [one.path for one in done.actions] == [START_OFFSETS]
+    assert done.actions[0].text.startswith(
+        "write the start offsets of the last orderly stop; logs that it does not name begin with "
+        "their first segments, and deleted records of them come back: events-0; kept as "
+    )
 
 
 def test_a_folder_that_a_newer_release_closed_is_not_repaired(

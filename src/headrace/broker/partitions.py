@@ -52,11 +52,12 @@ from headrace.log.checkpoints import (
     Extent,
     StartOffsets,
     leave_clean_mark,
+    lost_starts,
     read_clean_mark,
     remove_clean_mark,
 )
 from headrace.log.manifest import CATALOGUE, METADATA, START_OFFSETS, ListedTopic, Manifest
-from headrace.log.opening import MISSING_SEGMENTS, SWAP
+from headrace.log.opening import MISSING_SEGMENTS
 from headrace.log.producers import ProducerLimit
 from headrace.log.recovery_point import RecoveryPoint
 from headrace.log.segments import SegmentedLog
@@ -173,16 +174,9 @@ class Partitions:
     def _restore_starts(self) -> None:
         """Keep the starts with which logs were closed, where the checkpoint has former ones.
 
-        The checkpoint looks sound when its last write was lost. A log that begins with a segment,
-        which may wait for its name after a compaction, needs no entry. Raises: OSError.
+        Raises: OSError.
         """
-        lost: dict[tuple[str, int], int] = {}
-        for folder, extent in (self._closed or {}).items():
-            topic, _, index = folder.rpartition("-")
-            is_kept = extent.start <= self._kept_starts.get(topic, int(index))
-            first = f"{folder}/{extent.start:020d}.log"
-            if not (is_kept or self._disk.exists(first) or self._disk.exists(first + SWAP)):
-                lost[topic, int(index)] = extent.start
+        lost = lost_starts(self._disk, self._closed or {}, self._kept_starts.get)
         if lost:
             log.warning(
                 "%s: an earlier state of the file; the starts of %d logs are taken from %s",

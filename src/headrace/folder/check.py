@@ -31,10 +31,10 @@ from headrace.folder.overlay import OverlayDisk, is_hidden
 from headrace.folder.replacement import finish_replacements
 from headrace.log import checksums, partition_metadata, recovery_point
 from headrace.log.api import REMEDY, Clock, CorruptFileError, CorruptLog, Disk
-from headrace.log.checkpoints import CLEAN_MARK
+from headrace.log.checkpoints import CLEAN_MARK, lost_starts, read_clean_mark, read_offsets
 from headrace.log.index import NO_TIMESTAMP, SegmentIndex
 from headrace.log.index import SUFFIXES as INDEXES
-from headrace.log.manifest import CATALOGUE, METADATA, PROPERTIES, Manifest
+from headrace.log.manifest import CATALOGUE, METADATA, PROPERTIES, START_OFFSETS, Manifest
 from headrace.log.opening import SWAP
 from headrace.log.os_disk import SystemClock
 from headrace.log.segment import Segment
@@ -337,6 +337,7 @@ class _Check:
                     continue
                 count += 1
                 total += self._file(disk, path)
+        self._start_offsets()
         if lacking:
             self._add(
                 Grade.NOTE, min(lacking),
@@ -344,6 +345,21 @@ class _Check:
                 "offsets and sizes of batches in them are not verified",
             )  # fmt: skip
         return count, total
+
+    def _start_offsets(self) -> None:
+        """Add a finding for start offsets that only the mark of the last orderly stop has."""
+        try:
+            kept, closed = read_offsets(self._disk), read_clean_mark(self._disk) or {}
+            lost = lost_starts(self._disk, closed, lambda *key: kept.get(key, 0))
+        except (CorruptLog, OSError):
+            return  # a file that is damaged, newer or unreadable has a finding of its own
+        if lost and START_OFFSETS not in self._findings:
+            self._add(
+                Grade.WARNING, START_OFFSETS,
+                f"an earlier state of the file; the starts of {len(lost)} logs are later in "
+                f"{CLEAN_MARK}",
+                "the next start writes them",
+            )  # fmt: skip
 
     def _recovery_point(self, folder: str, names: list[str]) -> None:
         """Add a finding for a log that has records and no recovery point, as in no release."""

@@ -38,8 +38,9 @@ from headrace.log.checkpointed_log import last_checkpoint
 from headrace.log.checkpoints import (
     CLEAN_MARK,
     Extent,
-    parsed_offsets,
+    lost_starts,
     read_clean_mark,
+    read_offsets,
     remove_from_clean_mark,
 )
 from headrace.log.cleaner_checkpoint import FILE as CLEANER_OFFSETS
@@ -580,9 +581,7 @@ class _Mechanic:
         """Return the offset that a checkpoint file of the root has of a partition, or 0."""
         topic, _, index = folder.rpartition("-")
         with contextlib.suppress(CorruptLog):
-            if self._disk.exists(path):
-                text = small_files.read_file(self._disk, path).text
-                return parsed_offsets(text, path).get((topic, int(index)), 0)
+            return read_offsets(self._disk, path).get((topic, int(index)), 0)
         return 0
 
     # ---- files of the root
@@ -631,20 +630,41 @@ class _Mechanic:
         return f"write the file with {id_text}, node {node_id}{_kept(copies)}"
 
     def _start_offsets(self) -> str:
-        """Take the start offsets from the mark of an orderly stop, if there is one."""
+        """Take the start offsets from the mark of an orderly stop, where the file lacks them."""
         copies = self._kept_root(START_OFFSETS)
-        rows = []
-        for folder, extent in self._closed.items():
-            found = _PARTITION.fullmatch(folder)
-            bases = segment_bases(self._disk, folder)
-            if found is not None and bases and extent.start > bases[0]:
-                rows.append(f"{found[1]} {found[2]} {extent.start}")
+        kept: dict[tuple[str, int], int] = {}
+        is_sound = False
+        with contextlib.suppress(CorruptLog):
+            kept = read_offsets(self._disk)
+            is_sound = self._disk.exists(START_OFFSETS)
+        kept |= lost_starts(self._disk, self._closed, lambda *key: kept.get(key, 0))
+        rows = [f"{topic} {index} {offset}" for (topic, index), offset in kept.items()]
         content = "\n".join(["0", str(len(rows)), *rows, ""])
         small_files.write_file(self._disk, START_OFFSETS, content)
-        text = "write the start offsets of the last orderly stop"
         if not self._closed:
             text = "let each log begin with its first segment; deleted records of it come back"
+            return text + _kept(copies)
+        text = "write the start offsets of the last orderly stop"
+        unknown = [] if is_sound else self._unmarked_logs()
+        if unknown:
+            more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+            text += (
+                "; logs that it does not name begin with their first segments, and deleted "
+                f"records of them come back: {', '.join(unknown[:3])}{more}"
+            )
         return text + _kept(copies)
+
+    def _unmarked_logs(self) -> list[str]:
+        """Return the logs of topics of which the mark of an orderly stop has no start offset."""
+        found = [_PARTITION.fullmatch(folder) for folder in sorted(self._disk.list(""))]
+        return [
+            one[0]
+            for one in found
+            if one is not None
+            and one[1] not in INTERNAL_TOPICS
+            and one[0] not in self._closed
+            and segment_bases(self._disk, one[0])
+        ]
 
     def _kept_root(self, path: str) -> list[str]:
         """Copy a file that is replaced next, so that a kill in between loses nothing of it."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from headrace.log import small_files
 from headrace.log.api import CorruptFileError, Disk, NewerFormatError
 from headrace.log.manifest import START_OFFSETS, Manifest
+from headrace.log.opening import SWAP
 
 log = logging.getLogger("headrace.log")
 
@@ -131,6 +132,31 @@ def leave_clean_mark(disk: Disk, extents: Mapping[str, Extent]) -> None:
     small_files.write_file(disk, CLEAN_MARK, "".join(lines))
 
 
+def lost_starts(
+    disk: Disk, closed: Mapping[str, Extent], kept: Callable[[str, int], int]
+) -> dict[tuple[str, int], int]:
+    """Return the starts with which logs were closed, where the checkpoint has lower ones or none.
+
+    The checkpoint looks sound when its last write was lost. A log that begins with a segment,
+    which may wait for its name after a compaction, needs no entry.
+
+    Args:
+        closed: the logs that the last broker closed in order, by folder.
+        kept: returns the start offset that the checkpoint has of a partition, or 0.
+
+    Raises: OSError.
+    """
+    lost: dict[tuple[str, int], int] = {}
+    for folder, extent in closed.items():
+        topic, _, index = folder.rpartition("-")
+        if extent.start <= kept(topic, int(index)):
+            continue
+        first = f"{folder}/{extent.start:020d}.log"
+        if not (disk.exists(first) or disk.exists(first + SWAP)):
+            lost[topic, int(index)] = extent.start
+    return lost
+
+
 def _extents(text: str) -> dict[str, Extent]:
     """Raises: CorruptFileError."""
     try:
@@ -138,6 +164,16 @@ def _extents(text: str) -> dict[str, Extent]:
         return {folder: Extent(int(start), int(end)) for start, end, folder in rows}
     except ValueError as error:
         raise CorruptFileError(CLEAN_MARK, f"a line is malformed: {error}") from error
+
+
+def read_offsets(disk: Disk, path: str = START_OFFSETS) -> dict[tuple[str, int], int]:
+    """Return the offsets of a checkpoint file by topic and partition; none without a file.
+
+    Raises: CorruptFileError; NewerFormatError; OSError.
+    """
+    if not disk.exists(path):
+        return {}
+    return parsed_offsets(small_files.read_file(disk, path).text, path)
 
 
 def parsed_offsets(text: str, path: str = START_OFFSETS) -> dict[tuple[str, int], int]:
