@@ -135,11 +135,18 @@ def test_the_faults_of_all_seeds_together_are_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("standing", "is_allowed"),
-    [(["0.log"], False), (["0.log", "20.log"], True), (["20.log"], True), ([], False)],
+    ("standing", "gone", "is_allowed"),
+    [
+        (["0.log"], [], False),
+        (["0.log", "partition.metadata", "20.index"], [], False),
+        (["0.log", "20.log"], [], True),
+        (["20.log"], [], True),
+        (["0.log"], ["10.log"], True),
+        ([], [], False),
+    ],
 )
 def test_a_wrong_checksum_is_served_only_of_damage_that_the_scrub_cannot_have_refused(
-    standing: list[str], is_allowed: bool
+    standing: list[str], gone: list[str], is_allowed: bool
 ) -> None:
     """One misdirected write can damage a sealed segment and the one that is written to."""
     broken, reported = list[str](), list[str]()
@@ -147,7 +154,11 @@ def test_a_wrong_checksum_is_served_only_of_damage_that_the_scrub_cannot_have_re
     world: Any = SimpleNamespace(
         process=SimpleNamespace(services=SimpleNamespace(scrub=SimpleNamespace(damages=damages))),
         disk=SimpleNamespace(
-            damage=SimpleNamespace(is_live=True, standing=[f"ledger-1/{one}" for one in standing])
+            damage=SimpleNamespace(
+                is_live=True,
+                standing=["orders-0/20.log", *(f"ledger-1/{one}" for one in standing)],
+                gone=[f"ledger-1/{one}" for one in gone],
+            )
         ),
         _sealed={"ledger-1/0.log"},
         auditor=SimpleNamespace(broken=broken.append),

@@ -658,12 +658,17 @@ class World:
     def is_served_damaged(self, folder: str) -> bool:
         """Return whether a client may meet a wrong checksum; the client then reports it.
 
-        Damage that the scrub finds in a segment that is written to is reported and served.
+        Damage that the scrub finds in a segment that is written to is reported and served. What a
+        client reads may come from a segment that retention has removed since.
         """
         known = self.process.services.scrub.damages if self.process is not None else {}
         damage, refused = self.disk.damage, self._sealed.intersection(known)
-        standing = {one for one in damage.standing if one.startswith(f"{folder}/")}
-        if not damage.is_live or (refused and standing <= refused):
+        segments = {
+            one
+            for one in (*damage.standing, *damage.gone)
+            if one.startswith(f"{folder}/") and one.endswith(".log")
+        }
+        if not damage.is_live or segments <= refused:
             self.auditor.broken(f"{folder} was served with a wrong checksum")
             return False
         self.history.step("client", f"meets a wrong checksum in {folder}")
