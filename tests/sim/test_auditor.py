@@ -247,6 +247,14 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.lease.committing(1),
         lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 1, 2),
     ],
+    "a lease accepts nothing of a log that lost its end, though a commit was under way": [
+        joined_and_produced, lambda b: b.leases(), lambda b: b.lease.committing(1),
+        lambda b: b.auditor.locks_lost(),
+        lambda b: b.loses(1 << 40, end=2),
+        lambda b: b.lease.acquired(b.asks(), 1, [], fresh=False, whole=False),
+        lambda b: b.lease.committing(2),
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 2, 0), lambda b: b.gets(0, 1, 2),
+    ],
 }  # fmt: skip
 
 BROKEN: dict[str, list[Callable[[Book], object]]] = {

@@ -110,8 +110,9 @@ class LeaseAuditor:
         facts = self._facts
         before = facts.ranges.get(number)
         known = before is not None and asked.follows(facts.acquired_at[number])
-        if before is not None and known and number > facts.committing:
-            if whole and not self._is_as_before(number, held, before):
+        if before is not None and known:
+            is_whole = whole and number > facts.committing
+            if is_whole and not self._is_as_before(number, held, before):
                 self._auditor.broken(f"{self.holder}: {number} was {before} and is {held}")
             elif facts.unsure.pop(number, None):
                 facts.ranges[number] = tuple(held)
