@@ -96,13 +96,14 @@ class Operator:
                 world.bug(f"a refusal is not one line with a file: {error!r}")
         world.end_life()
         world.disk.revive(power_cut=False)
-        if damage.standing and any(map(_may_fit_gap, errors)):
+        is_gone = all(any(_names(error, path) for path in damage.gone) for error in errors)
+        if damage.standing and (is_gone or any(map(_may_fit_gap, errors))):
             world.history.step("operator", f"restores {damage.undo()}")
         elif damage.standing:
             self._undo_damage()
         elif all("Input/output error" in str(error) for error in errors):
             world.history.step("operator", "waits for the disk")
-        elif all(any(_names(error, path) for path in damage.gone) for error in errors):
+        elif is_gone:
             world.history.step("operator", "finds that what was damaged is gone")  # by retention
         elif not world.power_was_cut:
             world.bug(f"the broker refuses what no fault damaged: {errors[0]!r}")
