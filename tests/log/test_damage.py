@@ -353,6 +353,29 @@ def test_a_power_cut_loses_no_claim_that_was_synced() -> None:
         assert 10 <= claim.size == 10 * claim.end_offset <= point.claim.size
 
 
+def test_a_claim_whose_sync_failed_is_written_again_by_the_next_try() -> None:
+    """Else segments went that a power cut let the recovery point claim again."""
+    disk = MemoryDisk()
+    point = RecoveryPoint(disk, FOLDER)
+    point.settled(Claim(0, 13, 10, 18, 77))
+    overwrite = disk.overwrite
+
+    def unsynced(path: str, data: bytes, position: int, *, durable: bool = False) -> None:
+        overwrite(path, data, position)
+        if durable:
+            raise OSError(errno.EIO, "the sync fails")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "overwrite", unsynced)
+        for change in (point.dropping, point.emptied):
+            with pytest.raises(OSError, match="the sync fails"):
+                change(13)
+    point.dropping(13)
+    point.emptied(13)
+    disk.crash(lambda *_: b"")
+    assert read_claim(disk, FOLDER)[1] == Claim(13, 13, 10, 18)
+
+
 def test_a_newer_recovery_point_is_refused_untouched() -> None:
     disk = filled(3)
     slot = bytearray(encoded(POINT, 99, Claim(0, 0, 1, 1)))

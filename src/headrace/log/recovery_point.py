@@ -227,9 +227,17 @@ class RecoveryPoint:
             log.debug("%s: not written: %s", self._path, error)
 
     def _write_both(self, claim: Claim) -> None:
-        """Leave no slot that claims more than `claim`."""
-        self._write(claim, durable=False)
-        self._write(claim, durable=True)
+        """Leave no slot that claims more than `claim`.
+
+        After a failure the claim before counts, so that a further try writes both slots again.
+        """
+        before = self.claim
+        try:
+            self._write(claim, durable=False)
+            self._write(claim, durable=True)
+        except OSError:
+            self.claim = before
+            raise
 
     def _write(self, claim: Claim, *, durable: bool) -> None:
         sequence = self._sequence + 1
