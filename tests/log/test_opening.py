@@ -434,9 +434,24 @@ def test_a_log_that_lost_what_was_deleted_begins_where_it_was_deleted_to() -> No
     disk.crash(0.0)
     again = opened(disk, clean=False, start_offset=3)
     assert (again.start_offset, again.end_offset) == (3, 3)
+    assert not [path for path in disk._files if ".torn" in path], "no record was left"
     fill(again, 3, 4)
     again.settle()
     assert (opened(disk).start_offset, opened(disk).end_offset) == (3, 4)
+
+
+def test_records_below_the_start_of_a_log_that_ends_before_it_are_set_aside() -> None:
+    """The start may be that of a former topic of the name, as the disk lost that it was removed."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    fill(log, 0, 3)
+    log.settle()
+    first = f"{FOLDER}/{0:020d}.log"
+    content = disk.read(first)
+    disk.kill()
+    again = opened(disk, clean=False, start_offset=22)
+    assert (again.start_offset, again.end_offset) == (22, 22)
+    assert disk.read(f"{first}.torn.0") == content
 
 
 def test_a_beginning_that_is_cut_short_anywhere_is_made_good_by_the_next() -> None:
@@ -470,7 +485,7 @@ class DiesAfter(MemoryDisk):
 
     def check(self, operation: str) -> None:
         super().check(operation)
-        if self.left is not None and operation in ("remove", "open", "sync"):
+        if self.left is not None and operation in ("remove", "rename", "open", "sync"):
             self.left -= 1
             if self.left < 0:
                 raise OSError(5, "Input/output error")

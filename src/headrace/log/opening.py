@@ -159,10 +159,14 @@ class Opening:
                 self._disk.remove(f"{self._folder}/{name}")
 
     def _emptied(self, segments: list[Segment], names: list[str], start_offset: int) -> Segment:
-        """An empty log that begins with `start_offset`, where it had records up to there."""
+        """An empty log that begins with `start_offset`, where it had records up to there.
+
+        Its segments are set aside: the start offset may be that of a former topic of the name.
+        """
         if segments:
             log.warning(
-                "%s: ends at offset %d, and records below %d were deleted; it continues there",
+                "%s: ends at offset %d, and records below %d were deleted; it continues there, and "
+                "its segments are kept with names that end with .torn.0",
                 self._folder, segments[-1].end_offset, start_offset,
             )  # fmt: skip
         if segments or start_offset:
@@ -170,7 +174,11 @@ class Opening:
         # Before there is a further one: who finds both takes what lies between them for lost.
         for segment in segments:
             segment.release()
-            self._disk.remove(f"{segment.path}.log")
+            path = f"{segment.path}.log"
+            if segment.size:
+                self._disk.rename(path, damage.torn_name(self._disk, path, 0))
+            else:
+                self._disk.remove(path)
             remove_index(self._disk, segment.path)
         for offset in snapshots.offsets(names):
             self._disk.remove(snapshots.path_of(self._folder, offset))
