@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
 import re
@@ -28,7 +29,13 @@ from headrace.core.catalog import CreateTopic, DeleteTopic
 from headrace.core.errors import Refused, Why
 from headrace.log import partition_metadata, small_files
 from headrace.log.api import CorruptFileError, CorruptLog, Disk, NewerFormatError
-from headrace.log.checkpoints import CLEAN_MARK, remove_clean_mark, remove_from_clean_mark
+from headrace.log.checkpoints import (
+    CLEAN_MARK,
+    parsed_offsets,
+    read_clean_mark,
+    remove_clean_mark,
+    remove_from_clean_mark,
+)
 from headrace.log.clock_checkpoint import FILE as CLOCK
 from headrace.log.manifest import Manifest
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
@@ -138,6 +145,47 @@ def test_a_log_begins_where_it_did_when_it_was_closed() -> None:
     run(begin)
     assert not disk.exists(CLEAN_MARK)
     run(begin)  # the checkpoint has it again
+
+
+def test_a_start_of_a_former_topic_counts_for_no_log_that_was_closed() -> None:
+    """The disk lost the write that removed the start offset of a topic that was deleted."""
+    disk = filled()
+
+    async def begin() -> None:
+        life = Life(disk)
+        assert life.partition("orders", 0).start_offset == 1
+        assert life.partition("other", 0).start_offset == 0
+        assert life.values("other", 0) == [b"0", b"1", b"2"]
+        disk.kill()
+
+    small_files.write_file(disk, SMALL_FILES[1], "0\n2\norders 0 2\nother 0 100\n")
+    run(begin)
+    assert parsed_offsets(small_files.read_file(disk, SMALL_FILES[1]).text) == {("orders", 0): 1}
+
+
+def test_a_stop_keeps_the_start_of_a_deletion_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start offset was kept, and the segments below it were not dropped."""
+    disk = filled()
+
+    async def delete() -> None:
+        async with Life(disk) as life:
+            partition = life.partition("orders", 0)
+
+            async def failed(_: int) -> None:
+                raise OSError(errno.EIO, "the disk fails")
+
+            monkeypatch.setattr(partition, "begin_at", failed)
+            done = await life.services.topics.partitions.delete_records({partition: 2})
+            assert isinstance(done[partition], OSError)
+            assert partition.start_offset == 1
+
+    async def begin() -> None:
+        assert Life(disk).partition("orders", 0).start_offset == 2
+        disk.kill()
+
+    run(delete)
+    assert (read_clean_mark(disk) or {})["orders-0"].start == 2
+    run(begin)
 
 
 def test_a_start_that_a_replacement_has_is_not_lost(caplog: pytest.LogCaptureFixture) -> None:

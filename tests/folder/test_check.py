@@ -25,7 +25,8 @@ from headrace.folder.lock import FolderError
 from headrace.folder.repair import repair
 from headrace.log import partition_metadata, small_files
 from headrace.log.api import CorruptFileError
-from headrace.log.manifest import ListedTopic, Manifest
+from headrace.log.checkpoints import CLEAN_MARK, leave_clean_mark, read_clean_mark
+from headrace.log.manifest import START_OFFSETS, ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import RecoveryPoint
@@ -459,6 +460,45 @@ def test_a_replacement_that_a_start_needs_is_no_leftover(
         if is_given_up
         else "the next start puts it in the place of those that it replaces"
     )
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        (["orders 0 100", "events 0 22"], "an earlier state of the file: {} of orders-0"),
+        (["events 0 16"], "an earlier state of the file: {} of events-0"),
+        ([], "the file is missing or empty: {} of events-0"),
+        (["events 0 22"], ""),
+    ],
+)
+def test_start_offsets_are_held_against_the_mark_of_the_last_stop(
+    rows: list[str], problem: str, stopped: Folder, write: Write
+) -> None:
+    root = write(stopped.files)
+    text = "\n".join(["0", str(len(rows)), *rows, ""])
+    small_files.write_file(OsDisk(root), START_OFFSETS, text)
+    found = [one for one in checked(root).findings if one.path == START_OFFSETS]
+    expected = problem.format(f"{CLEAN_MARK} has other start offsets")
+    assert [one.problem for one in found] == ([expected] if problem else [])
+    assert {one.grade for one in found} <= {Grade.WARNING}
+
+
+def test_a_log_that_lost_its_first_segment_needs_no_start_offset(
+    stopped: Folder, write: Write
+) -> None:
+    """Retention dropped the first two segments, and the next one is missing."""
+    names = sorted(one for one in stopped.files if one.startswith("orders-1/"))
+    first, _, third = [one for one in names if one.endswith(".log")][:3]
+    start = int(third.removeprefix("orders-1/").removesuffix(".log"))
+    gone = [one for one in names if first <= one <= third and one.endswith(".log")]
+    root = write({path: data for path, data in stopped.files.items() if path not in gone})
+    disk = OsDisk(root)
+    closed = dict(read_clean_mark(disk) or {})
+    closed["orders-1"] = closed["orders-1"]._replace(start=start)
+    leave_clean_mark(disk, closed)
+    paths = [one.path for one in checked(root).findings]
+    assert any(path.startswith("orders-1") for path in paths)
+    assert START_OFFSETS not in paths
 
 
 @pytest.mark.parametrize("name", ["my.torn.data", "my.torn.7", ".hidden"])

@@ -25,7 +25,12 @@ from headrace.core.shard import ShareShard
 from headrace.core.share_words import Settled, ShareKey, Started
 from headrace.core.types import Span, WallMs
 from headrace.folder.bridge import bridge, empty_batches
-from headrace.folder.catalogue import listed_topics, lost_topics, read_catalogue
+from headrace.folder.catalogue import (
+    listed_topics,
+    lost_topics,
+    read_catalogue,
+    restore_topics,
+)
 from headrace.folder.check import Finding, Surroundings, check, check_disk
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import Action, Repair, _Mechanic, repair, repair_disk
@@ -36,6 +41,7 @@ from headrace.log.api import Disk, NewerFormatError
 from headrace.log.checkpoints import CLEAN_MARK, parsed_offsets, read_clean_mark
 from headrace.log.damage import keep_copy
 from headrace.log.manifest import (
+    CATALOGUE,
     NAME,
     PROPERTIES,
     START_OFFSETS,
@@ -1724,6 +1730,51 @@ def test_start_offsets_that_only_the_mark_has_are_written_before_a_line_of_it_is
     assert path in [one.path for one in done.actions]
     assert done.is_complete
     assert disk.read(START_OFFSETS) == starts
+
+
+def test_a_repair_takes_the_start_of_a_former_topic_from_no_log(stopped: Folder) -> None:
+    """The disk lost the write that removed it, and the one with the start of `events`."""
+    disk = disk_of(stopped.files)
+    write_file(disk, START_OFFSETS, "0\n1\norders 0 100\n")
+    done = repair_disk(disk, partial(view_of, disk), Path(), lambda _: None)
+    assert ([one.path for one in done.actions], done.is_complete) == ([START_OFFSETS], True)
+    assert disk.read(START_OFFSETS) == stopped.files[START_OFFSETS]
+
+
+def test_no_log_is_repaired_while_the_start_offsets_cannot_be_read(
+    stopped: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = dict(stopped.files)
+    path = max(name for name in files if name.startswith("events-0/") and name.endswith("0.log"))
+    files[path] = first_batch_damaged(files[path])
+    disk = disk_of(files)
+    read = OverlayDisk.read, MemoryDisk.read
+
+    def failing(self: OverlayDisk | MemoryDisk, name: str, *where: int) -> bytes:
+        if name == START_OFFSETS:
+            raise OSError(errno.EIO, "Input/output error", name)
+        return read[isinstance(self, MemoryDisk)](self, name, *where)  # type: ignore[arg-type]
+
+    view = partial(view_of, disk)
+    seen = view()  # reads all files
+    monkeypatch.setattr(OverlayDisk, "read", failing)
+    monkeypatch.setattr(MemoryDisk, "read", failing)
+    with pytest.raises(OSError, match=START_OFFSETS):
+        repair_disk(disk, lambda: seen, Path(), lambda _: None)
+    monkeypatch.undo()
+    assert {name: disk.read(name) for name in files} == files
+
+
+def test_a_repair_keeps_a_copy_of_the_checkpoint_that_it_replaces(stopped: Folder) -> None:
+    """The catalogue may end where its checkpoint does."""
+    files = dict(stopped.files)
+    disk = disk_of(files)
+    for _ in range(2):
+        before = {one: disk.read(f"{CATALOGUE}/{one}") for one in disk.list(CATALOGUE)}
+        restore_topics(disk, 1, WallMs(0))
+    name = max(one for one in before if one.endswith(".checkpoint"))
+    assert disk.read(f"{CATALOGUE}/{name}.torn.0") == before[name]
+    assert read_catalogue(disk, 1).topics.keys() == read_catalogue(disk_of(files), 1).topics.keys()
 
 
 def test_a_repair_names_the_logs_whose_start_offsets_are_lost(stopped: Folder) -> None:

@@ -256,6 +256,17 @@ def test_a_commit_moves_no_start_of_a_log_whose_lost_records_have_a_known_end() 
     assert "begins at 7, and nothing above 2 may go" in small.broken[0]
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_deleted_records_come_back_where_no_mark_has_the_start(*, is_known: bool) -> None:
+    small = Small()
+    small.acknowledged(0, b"a", b"b")
+    small.records.deleting(PLACE, 2)
+    small.records.fetched(small.asked(), PLACE, 2, log_start=2, high_watermark=2, records={})
+    small.records.starts_lost({PLACE} if is_known else set())
+    small.fetched(0, 2, o0=b"a", o1=b"b")
+    assert bool(small.broken) == is_known, small.broken
+
+
 def test_a_committed_offset_is_the_last_one_or_one_under_way() -> None:
     small = Small()
     offsets = small.offsets

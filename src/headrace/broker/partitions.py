@@ -52,7 +52,7 @@ from headrace.log.checkpoints import (
     Extent,
     StartOffsets,
     leave_clean_mark,
-    lost_starts,
+    other_starts,
     read_clean_mark,
     remove_clean_mark,
 )
@@ -172,19 +172,19 @@ class Partitions:
         self._list_topics(catalog)
 
     def _restore_starts(self) -> None:
-        """Keep the starts with which logs were closed, where the checkpoint has former ones.
+        """Restore the starts with which logs were closed, where the checkpoint has former ones.
 
         Raises: OSError.
         """
-        lost = lost_starts(self._disk, self._closed or {}, self._kept_starts.get)
-        if lost:
+        starts = other_starts(self._disk, self._closed or {}, self._kept_starts.get)
+        if starts:
             log.warning(
                 "%s: an earlier state of the file; the starts of %d logs are taken from %s",
                 START_OFFSETS,
-                len(lost),
+                len(starts),
                 CLEAN_MARK,
             )
-            self._kept_starts.put_all(lost)
+            self._kept_starts.restore(starts)
 
     def _list_topics(self, catalog: Catalog) -> None:
         """Bring the manifest in line with the catalogue. Raises: OSError."""
@@ -461,9 +461,10 @@ class Partitions:
         await asyncio.gather(*(loop.run_in_executor(None, settle, one) for one in opened))
         for partition in self:
             if partition.is_open:
-                extents[partition.name] = Extent(
-                    partition.log.start_offset, partition.log.end_offset
-                )
+                # A deletion that failed may have left a higher one, with which the log begins next.
+                kept = self._kept_starts.get(partition.topic.name, partition.index)
+                start = max(partition.log.start_offset, kept)
+                extents[partition.name] = Extent(start, partition.log.end_offset)
             elif (before := (self._closed or {}).get(partition.name)) is not None:
                 extents[partition.name] = before
             partition.close()

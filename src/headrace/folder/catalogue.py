@@ -104,10 +104,10 @@ def named_node(disk: Disk) -> int | None:
     return None
 
 
-def restore_topics(disk: Disk, node_id: int, now: WallMs) -> list[LostTopic]:
+def restore_topics(disk: Disk, node_id: int, now: WallMs) -> tuple[list[LostTopic], list[str]]:
     """Add what the catalogue lacks; write all of it as a checkpoint at the end of its log.
 
-    Returns: what was added.
+    Returns: what was added, and the path of a copy of the checkpoint that had the same name.
 
     Raises: CorruptFileError where the manifest is damaged; NewerVersionError; OSError.
     """
@@ -123,9 +123,10 @@ def restore_topics(disk: Disk, node_id: int, now: WallMs) -> list[LostTopic]:
                 catalog.apply(ConfigSet(resource, name, key, None))
     end = _end_offset(disk) or _begun_log(disk)
     records = MetadataRecords(node_id).records(catalog.events(), now)
-    name = checkpointed_log.checkpoint_name(end)
-    disk.write(f"{CATALOGUE}/{name}", checkpointed_log.encoded(records, now))
-    return lost
+    path = f"{CATALOGUE}/{checkpointed_log.checkpoint_name(end)}"
+    copies = [damage.keep_copy(disk, path, 0, disk.size(path))] if disk.exists(path) else []
+    disk.write(path, checkpointed_log.encoded(records, now))
+    return lost, copies
 
 
 def _create(catalog: Catalog, topic_id: UUID, name: str) -> None:

@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Set
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -31,7 +31,7 @@ from headrace.folder.overlay import OverlayDisk, is_hidden
 from headrace.folder.replacement import finish_replacements
 from headrace.log import checksums, partition_metadata, recovery_point
 from headrace.log.api import REMEDY, Clock, CorruptFileError, CorruptLog, Disk
-from headrace.log.checkpoints import CLEAN_MARK, lost_starts, read_clean_mark, read_offsets
+from headrace.log.checkpoints import CLEAN_MARK, other_starts, read_clean_mark, read_offsets
 from headrace.log.index import NO_TIMESTAMP, SegmentIndex
 from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.manifest import CATALOGUE, METADATA, PROPERTIES, START_OFFSETS, Manifest
@@ -348,16 +348,19 @@ class _Check:
 
     def _start_offsets(self) -> None:
         """Add a finding for start offsets that only the mark of the last orderly stop has."""
+        if START_OFFSETS in self._findings:
+            return
         try:
             kept, closed = read_offsets(self._disk), read_clean_mark(self._disk) or {}
-            lost = lost_starts(self._disk, closed, lambda *key: kept.get(key, 0))
+            starts = other_starts(self._disk, closed, lambda *key: kept.get(key, 0))
         except (CorruptLog, OSError):
             return  # a file that is damaged, newer or unreadable has a finding of its own
-        if lost and START_OFFSETS not in self._findings:
+        if starts:
+            names = shortened([f"{topic}-{index}" for topic, index in sorted(starts)])
+            state = "an earlier state of the file" if kept else "the file is missing or empty"
             self._add(
                 Grade.WARNING, START_OFFSETS,
-                f"an earlier state of the file; the starts of {len(lost)} logs are later in "
-                f"{CLEAN_MARK}",
+                f"{state}: {CLEAN_MARK} has other start offsets of {names}",
                 "the next start writes them",
             )  # fmt: skip
 
@@ -513,6 +516,12 @@ class _Check:
         except CorruptLog:
             return False
         return self._manifest is not None and self._manifest.is_deleting(folder, topic_id)
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Return the first names of a list, and how many follow."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
 
 
 def _is_segment(name: str) -> bool:

@@ -25,6 +25,7 @@ from headrace.folder.check import (
     Surroundings,
     check_disk,
     config_of,
+    shortened,
     silent,
 )
 from headrace.folder.foreign import is_foreign
@@ -38,7 +39,7 @@ from headrace.log.checkpointed_log import last_checkpoint
 from headrace.log.checkpoints import (
     CLEAN_MARK,
     Extent,
-    lost_starts,
+    other_starts,
     read_clean_mark,
     read_offsets,
     remove_from_clean_mark,
@@ -166,6 +167,8 @@ def repair_disk(
         mechanic.positions = report.positions
         chosen = [finding for finding in _firsts(report, tried) if not mechanic.must_wait(finding)]
         tried.update(chosen)
+        if chosen:
+            mechanic.require_starts()
         with silent():
             actions = [one for found in chosen for one in mechanic.act(found)]
         if not actions:
@@ -205,6 +208,14 @@ class _Mechanic:
         self.positions: Mapping[str, int] | None = None  # of groups; None where they are unknown
         with silent():
             self._closed = _closed_logs(disk)  # before an action removes a line of the mark
+
+    def require_starts(self) -> None:
+        """Check that the start offsets can be read: only the mark may have what they lack.
+
+        Raises: OSError.
+        """
+        with contextlib.suppress(CorruptLog):
+            read_offsets(self._disk)
 
     def must_wait(self, finding: Finding) -> bool:
         """Return whether another repair must come first.
@@ -399,11 +410,12 @@ class _Mechanic:
     def _checkpoint(self, path: str) -> str | None:
         """Write a checkpoint of the catalogue in the place of a damaged or missing one."""
         is_there = self._disk.exists(path)
-        copies = [keep_copy(self._disk, path, 0, self._disk.size(path))] if is_there else []
+        copies: list[str] = []
         restored = self._restored_topics()
         if restored is None:
             return None
         if is_there and not path.endswith(last_checkpoint(self._disk.list(CATALOGUE))[1]):
+            copies.append(keep_copy(self._disk, path, 0, self._disk.size(path)))
             self._disk.remove(path)
         return f"write a checkpoint of the records that are intact{restored}{_kept(copies)}"
 
@@ -415,7 +427,9 @@ class _Mechanic:
         """Restore topics from the manifest; return which, or None where a newer release wrote."""
         remove_from_clean_mark(self._disk, CATALOGUE)
         try:
-            restored = restore_topics(self._disk, config_of(self._disk).node_id, self._clock.wall())
+            restored, copies = restore_topics(
+                self._disk, config_of(self._disk).node_id, self._clock.wall()
+            )
         except NewerVersionError:
             return None
         text = "".join(f"; restore {topic} from the manifest" for topic in restored)
@@ -424,7 +438,7 @@ class _Mechanic:
                 "; settings of restored topics are lost: all of their records are kept until "
                 "retention is set again"
             )
-        return text
+        return text + _kept(copies)
 
     # ---- journals of groups
 
@@ -637,8 +651,8 @@ class _Mechanic:
         with contextlib.suppress(CorruptLog):
             kept = read_offsets(self._disk)
             is_sound = self._disk.exists(START_OFFSETS)
-        kept |= lost_starts(self._disk, self._closed, lambda *key: kept.get(key, 0))
-        rows = [f"{topic} {index} {offset}" for (topic, index), offset in kept.items()]
+        kept |= other_starts(self._disk, self._closed, lambda *key: kept.get(key, 0))
+        rows = [f"{topic} {index} {offset}" for (topic, index), offset in kept.items() if offset]
         content = "\n".join(["0", str(len(rows)), *rows, ""])
         small_files.write_file(self._disk, START_OFFSETS, content)
         if not self._closed:
@@ -647,10 +661,9 @@ class _Mechanic:
         text = "write the start offsets of the last orderly stop"
         unknown = [] if is_sound else self._unmarked_logs()
         if unknown:
-            more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
             text += (
                 "; logs that it does not name begin with their first segments, and deleted "
-                f"records of them come back: {', '.join(unknown[:3])}{more}"
+                f"records of them come back: {shortened(unknown)}"
             )
         return text + _kept(copies)
 

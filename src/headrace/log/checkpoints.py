@@ -64,6 +64,12 @@ class StartOffsets:
             if kept != self._offsets:
                 self._write(kept)
 
+    def restore(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Put start offsets in the place of those that are kept, with one write."""
+        with self._lock:
+            kept = {**self._offsets, **offsets}
+            self._write({key: offset for key, offset in kept.items() if offset})
+
     def forget(self, topic: str, partitions: Iterable[int]) -> None:
         """Forget partitions that no longer exist, as others may get their names."""
         gone = {(topic, index) for index in partitions}
@@ -132,13 +138,13 @@ def leave_clean_mark(disk: Disk, extents: Mapping[str, Extent]) -> None:
     small_files.write_file(disk, CLEAN_MARK, "".join(lines))
 
 
-def lost_starts(
+def other_starts(
     disk: Disk, closed: Mapping[str, Extent], kept: Callable[[str, int], int]
 ) -> dict[tuple[str, int], int]:
-    """Return the starts with which logs were closed, where the checkpoint has lower ones or none.
+    """Return the starts with which logs were closed, where the checkpoint has other ones.
 
-    The checkpoint looks sound when its last write was lost. A log that begins with a segment,
-    which may wait for its name after a compaction, needs no entry.
+    The checkpoint looks sound when its last write was lost: it lacks a start, has a lower one, or
+    has that of a former topic of the name, which may be higher.
 
     Args:
         closed: the logs that the last broker closed in order, by folder.
@@ -146,15 +152,27 @@ def lost_starts(
 
     Raises: OSError.
     """
-    lost: dict[tuple[str, int], int] = {}
+    starts: dict[tuple[str, int], int] = {}
     for folder, extent in closed.items():
         topic, _, index = folder.rpartition("-")
-        if extent.start <= kept(topic, int(index)):
-            continue
-        first = f"{folder}/{extent.start:020d}.log"
-        if not (disk.exists(first) or disk.exists(first + SWAP)):
-            lost[topic, int(index)] = extent.start
-    return lost
+        known = kept(topic, int(index))
+        is_lower = known < extent.start and _begins_inside(disk, folder, extent.start)
+        if is_lower or known > extent.start:
+            starts[topic, int(index)] = extent.start
+    return starts
+
+
+def _begins_inside(disk: Disk, folder: str, start: int) -> bool:
+    """Return whether a log begins inside a segment, so that its start needs an entry.
+
+    The segment with which it begins may wait for its name after a compaction. Raises: OSError.
+    """
+    first = f"{folder}/{start:020d}.log"
+    if disk.exists(first) or disk.exists(first + SWAP):
+        return False
+    names = (name.removesuffix(SWAP) for name in disk.list(folder))
+    stems = (name.removesuffix(".log") for name in names if name.endswith(".log"))
+    return any(stem.isdecimal() and int(stem) < start for stem in stems)
 
 
 def _extents(text: str) -> dict[str, Extent]:

@@ -17,10 +17,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from headrace.folder.check import Surroundings
+from headrace.folder.check import Surroundings, silent
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import Lost, Repair, repair_disk
 from headrace.log.api import CorruptLog
+from headrace.log.checkpoints import read_clean_mark
 from headrace.log.checksums import MOVED
 from headrace.log.manifest import CATALOGUE, PROPERTIES, START_OFFSETS, Manifest
 from headrace.log.opening import DELETED, SWAP
@@ -142,6 +143,8 @@ class Operator:
         # What a power cut may take was not promised under fsync, and nothing else may be lost.
         may_lose = bool(disk.damage.standing) or not world.options.fsync
         sound, before = disk.damage.sound, disk.contents
+        with silent():
+            closed = {_place(folder) for folder in read_clean_mark(disk) or {}}
         faults, disk.failing = disk.failing, set()  # the operator waits until the disk works
         space, disk._bytes_left = disk._bytes_left, None
         try:
@@ -166,7 +169,7 @@ class Operator:
             if action.path == PROPERTIES and may_lose:
                 world.cluster_id = ""
             if action.path == START_OFFSETS and may_lose:
-                world.records.starts_lost()
+                world.records.starts_lost(closed)
             if folder.startswith(_SHARE_JOURNAL) and action.lost and may_lose:
                 world.auditor.journal_was_repaired()
             if folder.startswith(_OFFSETS_JOURNAL) and action.lost and may_lose:

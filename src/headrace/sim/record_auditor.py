@@ -13,7 +13,7 @@ lies above the end at the start of a broker is lost even if no response shows it
 never acknowledged may take its offsets.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from random import Random
 
@@ -175,10 +175,11 @@ class RecordAuditor:
             if last is None:
                 one.end = min(one.end, first)
 
-    def starts_lost(self) -> None:
-        """A repair reports that deleted records may be there again."""
-        for one in self._by_place.values():
-            one.start = 0
+    def starts_lost(self, known: Set[Place] = frozenset()) -> None:
+        """A repair reports that deleted records may be there again, save in some logs."""
+        for place, one in self._by_place.items():
+            if place not in known:
+                one.start = 0
 
     # ---- producers
 
