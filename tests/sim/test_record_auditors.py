@@ -451,6 +451,43 @@ def test_a_member_that_asked_before_sessions_were_lost_may_have_to_confirm(
     assert bool(small.broken) == breaks
 
 
+@pytest.mark.parametrize(("since", "seconds", "breaks"), [
+    ("nothing", 1.9, True),
+    ("nothing", 2.1, False),
+    ("a second loss", 1.9, True),
+    ("a second loss", 2.1, False),
+    ("names its partitions", 2.9, True),
+    ("names its partitions", 3.1, False),
+    ("is assigned partitions and confirms", 2.9, True),
+    ("joins again", 2.9, True),
+])  # fmt: skip
+def test_partitions_of_a_member_are_unknown_from_a_loss_of_sessions_until_it_names_them(
+    since: str, seconds: float, breaks: bool
+) -> None:
+    """A member of two partitions may have to give one up in a request sent after the loss."""
+    small = Small()
+    small.offsets.assigned("blue", "ann", [PLACE, ("orders", 1)], small.now_us)
+    small.offsets.lost_sessions()
+    small.now_us += 500_000
+    match since:
+        case "a second loss":
+            small.offsets.lost_sessions()
+        case "names its partitions":
+            small.offsets.gives_up("blue", "ann", [PLACE])
+        case "is assigned partitions and confirms":
+            small.offsets.assigned("blue", "ann", [PLACE], small.now_us)
+            small.offsets.beats("blue", "ann", small.now_us, confirms=True)
+        case "joins again":
+            small.offsets.gives_up("blue", "ann")
+    small.now_us += 100_000
+    asked_us = small.now_us
+    small.offsets.beats("blue", "ann", asked_us, confirms=False)
+    small.offsets.assigned("blue", "ann", [PLACE], asked_us)
+    small.now_us = asked_us + round(seconds * 1e6)
+    small.offsets.assigned("blue", "bob", [PLACE], small.now_us)
+    assert bool(small.broken) == breaks
+
+
 def assigned_less_after_a_delay() -> tuple[Small, tuple[str, int], int]:
     """Return a member of two partitions that is to give up the second, and when that began."""
     small, other = Small(), ("orders", 1)

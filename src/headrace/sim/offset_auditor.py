@@ -38,6 +38,7 @@ class _Group:
     owners: dict[Place, tuple[str, int]] = field(default_factory=dict)
     confirm_until_us: dict[str, int] = field(default_factory=dict)  # by member that gives up
     alive_until_us: dict[str, int] = field(default_factory=dict)  # by member id
+    uncertain: set[str] = field(default_factory=set)  # members whose partitions are unknown
 
 
 class OffsetAuditor:
@@ -212,16 +213,18 @@ class OffsetAuditor:
         """A member is answered its partitions (consumer protocol); it has no others afterwards.
 
         Where it has to give partitions up, the broker waits for the confirmation from the request
-        on, however late the response leaves.
+        on, however late the response leaves. After a loss of sessions the partitions of a member
+        are unknown until a request names them or a response contains them.
 
         Args:
             asked_us: when the heartbeat was sent.
         """
         one, now_us = self._of(group), self._now_us()
         owned = [place for place, (owner, _) in one.owners.items() if owner == member]
-        # After a loss of sessions it is unknown what the member had at the time of its request.
-        if not set(owned) <= set(places) or asked_us <= self._lost_us:
+        is_uncertain = member in one.uncertain or asked_us <= self._lost_us
+        if is_uncertain or not set(owned) <= set(places):
             one.confirm_until_us.setdefault(member, asked_us + self._rebalance_us)
+        one.uncertain.discard(member)
         end_us = self._end_of_session(one, member, asked_us)
         for place in owned:  # what it gives up is its own until it confirms, or is removed
             one.owners[place] = member, end_us
@@ -273,6 +276,7 @@ class OffsetAuditor:
     def gives_up(self, group: str, member: str, kept: Collection[Place] = ()) -> None:
         """A member sends that it has these partitions only, or leaves."""
         owners = self._of(group).owners
+        self._of(group).uncertain.discard(member)
         if not kept and not any(owner != member for owner, _ in owners.values()):
             self._of(group).absent_us = self._now_us()  # nobody else is known to have anything
         for place in [one for one, (owner, _) in owners.items() if owner == member]:
@@ -286,6 +290,7 @@ class OffsetAuditor:
         self.losses += 1
         self._lost_us = self._now_us()
         for group in self._groups.values():
+            group.uncertain.update(owner for owner, _ in group.owners.values())
             group.owners.clear()
             group.confirm_until_us.clear()
             group.alive_until_us.clear()
