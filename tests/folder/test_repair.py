@@ -1748,17 +1748,19 @@ def test_no_log_is_repaired_while_the_start_offsets_cannot_be_read(
     path = max(name for name in files if name.startswith("events-0/") and name.endswith("0.log"))
     files[path] = first_batch_damaged(files[path])
     disk = disk_of(files)
-    read = OverlayDisk.read, MemoryDisk.read
 
-    def failing(self: OverlayDisk | MemoryDisk, name: str, *where: int) -> bytes:
-        if name == START_OFFSETS:
-            raise OSError(errno.EIO, "Input/output error", name)
-        return read[isinstance(self, MemoryDisk)](self, name, *where)  # type: ignore[arg-type]
+    def refusing(read: Callable[..., bytes]) -> Callable[..., bytes]:
+        def refused(self: Disk, name: str, *where: int) -> bytes:
+            if name == START_OFFSETS:
+                raise OSError(errno.EIO, "Input/output error", name)
+            return read(self, name, *where)
+
+        return refused
 
     view = partial(view_of, disk)
     seen = view()  # reads all files
-    monkeypatch.setattr(OverlayDisk, "read", failing)
-    monkeypatch.setattr(MemoryDisk, "read", failing)
+    monkeypatch.setattr(OverlayDisk, "read", refusing(OverlayDisk.read))
+    monkeypatch.setattr(MemoryDisk, "read", refusing(MemoryDisk.read))
     with pytest.raises(OSError, match=START_OFFSETS):
         repair_disk(disk, lambda: seen, Path(), lambda _: None)
     monkeypatch.undo()
