@@ -1,6 +1,9 @@
 """What opening a log reads, trusts, removes and refuses."""
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count as count_from
 
 import pytest
 
@@ -10,6 +13,7 @@ from headrace.log.api import CorruptLog
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.log.producers import Duplicate
 from headrace.log.segments import SegmentedLog
+from headrace.sim.disk import FaultyDisk
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
@@ -452,6 +456,81 @@ def test_records_below_the_start_of_a_log_that_ends_before_it_are_set_aside() ->
     again = opened(disk, clean=False, start_offset=22)
     assert (again.start_offset, again.end_offset) == (22, 22)
     assert disk.read(f"{first}.torn.0") == content
+
+
+@pytest.mark.parametrize("power_cut", [False, True])
+def test_setting_segments_aside_loses_none_wherever_it_is_cut_short(*, power_cut: bool) -> None:
+    for left in range(60):
+        disk = FaultyDisk(f"left {left}", lambda: None)
+        log = SegmentedLog(disk, FOLDER, segment_bytes=1)
+        fill(log, 0, 5)
+        log.settle()
+        log.close()
+        before = disk.contents
+        disk.die_after(left)
+        is_cut_short = False
+        for _ in range(2):
+            try:
+                again = SegmentedLog(disk, FOLDER, segment_bytes=1, start_offset=22)
+            except OSError:
+                disk.revive(power_cut=power_cut)
+                is_cut_short = True
+        assert (again.start_offset, again.end_offset) == (22, 22)
+        after = disk.contents
+        for path in [one for one in before if one.endswith(".log") and before[one]]:
+            assert after.get(f"{path}.torn.0") == before[path], left
+        if not is_cut_short:
+            assert left > 5, "it was cut short at several points"
+            return
+    pytest.fail("it makes fewer changes")
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_start_that_removes_what_was_given_up_makes_the_claim_durable(*, is_killed: bool) -> None:
+    """The broker before was killed, or its sync failed, between the two slots."""
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=1)
+    fill(log, 0, 5)
+    log.settle()
+    with failing_claims(disk, is_killed=is_killed), pytest.raises(OSError, match="the disk fails"):
+        log.allow_drop(3)
+    disk.kill()
+    assert SegmentedLog(disk, FOLDER, segment_bytes=1).start_offset == 3
+    disk.crash(0.0)
+    assert SegmentedLog(disk, FOLDER, segment_bytes=1).start_offset == 3
+
+
+def test_an_opening_that_is_tried_again_forgets_the_first_batch_durably() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, clean=False)
+    log.secure_point()
+    fill(log, 0, 1)
+    disk.open(f"{FOLDER}/recovery-point").sync()
+    disk.crash(0.0)  # the claim is there, and the batch is not
+    with failing_claims(disk), pytest.raises(OSError, match="the disk fails"):
+        opened(disk, clean=False)
+    log = opened(disk, clean=False)
+    data = bytearray(batches.build([batches.Record(0, 6, None, b"another")]))
+    log.append(data, batches.headers(data))
+    disk.open(f"{FOLDER}/{0:020d}.log").sync()
+    disk.crash(0.0)
+    assert opened(disk, clean=False).end_offset == 1
+
+
+@contextmanager
+def failing_claims(disk: MemoryDisk, *, is_killed: bool = False) -> Iterator[None]:
+    """Let claims be written and not synced; where a broker is killed, only the first one."""
+    overwrite, calls = disk.overwrite, count_from(1)
+
+    def failing(path: str, data: bytes, position: int, *, durable: bool = False) -> None:
+        if not (is_killed and next(calls) > 1):
+            overwrite(path, data, position)
+        if durable:
+            raise OSError(errno.EIO, "the disk fails")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "overwrite", failing)
+        yield
 
 
 def test_a_beginning_that_is_cut_short_anywhere_is_made_good_by_the_next() -> None:

@@ -152,11 +152,16 @@ class Opening:
 
     def _remove_given_up(self, names: Sequence[str]) -> None:
         """Remove segments that were given up; a power cut may have undone their renaming."""
+        given_up = []
         for name in names:
             stem, _, suffix = name.partition(".")
             is_segment = stem.isdecimal() and f".{suffix}" in {".log", *SUFFIXES}
             if is_segment and int(stem) < self._point.claim.first_base:
-                self._disk.remove(f"{self._folder}/{name}")
+                given_up.append(name)
+        if given_up:
+            self._point.secure()  # else a power cut lets an older claim ask for them
+        for name in given_up:
+            self._disk.remove(f"{self._folder}/{name}")
 
     def _emptied(self, segments: list[Segment], names: list[str], start_offset: int) -> Segment:
         """An empty log that begins with `start_offset`, where it had records up to there.
@@ -170,9 +175,11 @@ class Opening:
                 self._folder, segments[-1].end_offset, start_offset,
             )  # fmt: skip
         if segments or start_offset:
-            self._point.settled(Claim(start_offset, start_offset, 0, start_offset))
-        # Before there is a further one: who finds both takes what lies between them for lost.
-        for segment in segments:
+            first_base = self._point.claim.first_base  # what lies below it is removed
+            self._point.settled(Claim(first_base, start_offset, 0, start_offset))
+        # Before there is a further one: who finds both takes what lies between them for lost. The
+        # last one first: what is left after a kill has no gap.
+        for segment in reversed(segments):
             segment.release()
             path = f"{segment.path}.log"
             if segment.size:
@@ -182,6 +189,8 @@ class Opening:
             remove_index(self._disk, segment.path)
         for offset in snapshots.offsets(names):
             self._disk.remove(snapshots.path_of(self._folder, offset))
+        if segments or start_offset:
+            self._point.settled(Claim(start_offset, start_offset, 0, start_offset))
         fresh = Segment(self._disk, self._folder, start_offset, self._interval_bytes)
         file = fresh.file  # so that the first append need not make it, and wait for the folder
         if start_offset:

@@ -145,7 +145,8 @@ class RecoveryPoint:
         Raises: OSError.
         """
         with self._lock:
-            if base_offset == self.claim.base_offset and self.claim.first_crc:
+            is_known = self._is_durable and not self.claim.first_crc
+            if base_offset == self.claim.base_offset and not is_known:
                 self._write_both(self.claim._replace(first_crc=0))
 
     def synced(self, base_offset: int, size: int, end_offset: int) -> None:
