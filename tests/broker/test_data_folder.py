@@ -31,6 +31,8 @@ from headrace.log import partition_metadata, small_files
 from headrace.log.api import CorruptFileError, CorruptLog, Disk, NewerFormatError
 from headrace.log.checkpoints import (
     CLEAN_MARK,
+    Extent,
+    leave_clean_mark,
     parsed_offsets,
     read_clean_mark,
     remove_clean_mark,
@@ -161,6 +163,27 @@ def test_a_start_of_a_former_topic_counts_for_no_log_that_was_closed() -> None:
     small_files.write_file(disk, SMALL_FILES[1], "0\n2\norders 0 2\nother 0 100\n")
     run(begin)
     assert parsed_offsets(small_files.read_file(disk, SMALL_FILES[1]).text) == {("orders", 0): 1}
+
+
+def test_a_folder_that_cannot_be_listed_refuses_its_partition_alone() -> None:
+    """Also where the log had a start offset, which has to be held against its segments."""
+    disk = filled()
+    closed = {**(read_clean_mark(disk) or {}), "other-0": Extent(2, 3)}
+    leave_clean_mark(disk, closed)
+    listed = disk.list
+
+    def failing(folder: str) -> list[str]:
+        if folder == "other-0":
+            raise OSError(errno.EIO, "the disk fails")
+        return listed(folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "list", failing)
+        life = Life(disk)
+        assert life.values("orders", 0) == [b"1", b"2"]
+        with pytest.raises(OSError, match="the disk fails"):
+            _ = life.partition("other", 0).log
+    disk.kill()
 
 
 def test_a_stop_keeps_the_start_of_a_deletion_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:

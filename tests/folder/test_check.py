@@ -483,6 +483,22 @@ def test_start_offsets_are_held_against_the_mark_of_the_last_stop(
     assert {one.grade for one in found} <= {Grade.WARNING}
 
 
+def test_a_segment_that_a_start_sets_aside_has_no_torn_end(stopped: Folder, write: Write) -> None:
+    """The start offset of a former topic is above the end of the log, and the mark is gone."""
+    path = f"orders-0/{0:020d}.log"
+    content = bytearray(stopped.files[path])
+    content[70] ^= 1
+    files = {one: data for one, data in stopped.files.items() if one != CLEAN_MARK}
+    for name, data in {path: bytes(content), "": b""}.items():
+        root = write({**files, **({name: data} if name else {})})
+        small_files.write_file(OsDisk(root), START_OFFSETS, "0\n1\norders 0 100\n")
+        found = [one for one in checked(root).findings if one.path.startswith("orders-0")]
+        assert ("orders-0", "the log ends before its start offset", Grade.NOTE) in [
+            (one.path, one.problem, one.grade) for one in found
+        ]
+        assert [one.grade for one in found if one.path == path] == ([Grade.ERROR] if name else [])
+
+
 def test_a_log_that_lost_its_first_segment_needs_no_start_offset(
     stopped: Folder, write: Write
 ) -> None:

@@ -214,12 +214,18 @@ class _Check:
             for folder in folders:
                 disk.remove(folder)
             await self._start_on(disk, folders)
-            self._torn = {
+            copied = {
                 _COPY.sub("", path)
                 for folder in disk.folders
                 for name in disk.list(folder)
                 if _COPY.search(name) and not self._disk.exists(path := f"{folder}/{name}")
             }
+            self._torn = {path for path in copied if disk.exists(path)}
+            for folder in sorted({path.rpartition("/")[0] for path in copied - self._torn}):
+                self._add(
+                    Grade.NOTE, folder, "the log ends before its start offset",
+                    "the next start sets its segments aside; the log continues there",
+                )  # fmt: skip
 
     async def _start_on(self, disk: OverlayDisk, unreadable: Set[str]) -> None:
         """Start on a disk without the folders that cannot be read."""

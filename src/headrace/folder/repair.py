@@ -34,7 +34,7 @@ from headrace.folder.overlay import OverlayDisk
 from headrace.folder.replacement import Replacement, finish_replacements
 from headrace.folder.share_state import restore_share_partitions
 from headrace.log import checksums, partition_metadata, recovery_point, small_files
-from headrace.log.api import CorruptLog, Disk
+from headrace.log.api import CorruptLog, Disk, NewerFormatError
 from headrace.log.checkpointed_log import last_checkpoint
 from headrace.log.checkpoints import (
     CLEAN_MARK,
@@ -212,10 +212,14 @@ class _Mechanic:
     def require_starts(self) -> None:
         """Check that the start offsets can be read: only the mark may have what they lack.
 
-        Raises: OSError.
+        Raises: NewerFormatError; OSError.
         """
-        with contextlib.suppress(CorruptLog):
+        try:
             read_offsets(self._disk)
+        except NewerFormatError:
+            raise
+        except CorruptLog:
+            pass  # its own repair comes first
 
     def must_wait(self, finding: Finding) -> bool:
         """Return whether another repair must come first.

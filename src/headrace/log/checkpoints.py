@@ -149,8 +149,6 @@ def other_starts(
     Args:
         closed: the logs that the last broker closed in order, by folder.
         kept: returns the start offset that the checkpoint has of a partition, or 0.
-
-    Raises: OSError.
     """
     starts: dict[tuple[str, int], int] = {}
     for folder, extent in closed.items():
@@ -165,12 +163,16 @@ def other_starts(
 def _begins_inside(disk: Disk, folder: str, start: int) -> bool:
     """Return whether a log begins inside a segment, so that its start needs an entry.
 
-    The segment with which it begins may wait for its name after a compaction. Raises: OSError.
+    The segment with which it begins may wait for its name after a compaction. Where the folder
+    cannot be listed the log is refused when it is opened.
     """
     first = f"{folder}/{start:020d}.log"
-    if disk.exists(first) or disk.exists(first + SWAP):
+    try:
+        if disk.exists(first) or disk.exists(first + SWAP):
+            return False
+        names = [name.removesuffix(SWAP) for name in disk.list(folder)]
+    except OSError:
         return False
-    names = (name.removesuffix(SWAP) for name in disk.list(folder))
     stems = (name.removesuffix(".log") for name in names if name.endswith(".log"))
     return any(stem.isdecimal() and int(stem) < start for stem in stems)
 
