@@ -4,7 +4,7 @@ import asyncio
 import gc
 import struct
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -26,11 +26,11 @@ _HANDLE: Any = asyncio.Handle  # what the loop runs
 
 
 class Steps:
-    """Seconds of processor time of each step of the loop, by what ran."""
+    """Seconds of processor time of each step of the loop, and the names of what ran."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        self.worst = (0.0, "")
+        self.names: list[str] = []
 
     def __enter__(self) -> "Steps":
         run = self._run = _HANDLE._run
@@ -41,13 +41,42 @@ class Steps:
             run(handle)
             seconds = time.thread_time() - began
             self.seconds.append(seconds)
-            self.worst = max(self.worst, (seconds, name))
+            self.names.append(name)
 
         _HANDLE._run = measured
         return self
 
     def __exit__(self, *_: object) -> None:
         _HANDLE._run = self._run
+
+
+class LongSteps:
+    """Places at which a step was too long in every try.
+
+    Processors of rented machines run slower for some milliseconds again and again, which lengthens
+    steps here and there. A step that has too much to do is long in each try, at the same place: it
+    is the n-th of the costly ones, or about that, as a slow processor makes cheap ones costly.
+    """
+
+    def __init__(self) -> None:
+        self._places: list[int] | None = None
+
+    def is_passed(self, seconds: Sequence[float], allowed: float) -> bool:
+        """Take the steps of a try; return whether at each place a step of some try was short.
+
+        Args:
+            seconds: Durations of all steps.
+            allowed: What a step may take, in seconds.
+        """
+        costly = [step for step in seconds if step > allowed / 10]
+        tolerance = 2 + len(costly) // 10
+        long = [place for place, step in enumerate(costly) if step > allowed]
+        if self._places is None:
+            self._places = long
+        self._places = [
+            place for place in self._places if any(abs(place - one) <= tolerance for one in long)
+        ]
+        return not self._places
 
 
 class _Transport(asyncio.Transport):
@@ -164,19 +193,22 @@ class LoopRig:
     def require_short(
         self, work: Callable[[], Coroutine[Any, Any, None]], seconds_max: float
     ) -> Steps:
-        """Run `work` until no step of the loop takes longer than allowed; return its steps.
+        """Run `work` until no step of the loop was too long in every try; return the last steps.
 
         Each try is judged by what the machine can do right after it, as others may use it, too.
         Work that changes state must do the same each of up to `TRIES` times: where a second try
         found nothing to do, a long first step would pass.
         """
-        too_long = []
+        too_long, long_steps = [], LongSteps()
         for _ in range(TRIES):
             gc.collect()
             with Steps() as steps:
                 self.run(work())
-            seconds, name = steps.worst
-            if seconds <= seconds_max or seconds <= (allowed := seconds_max * machine_scale()):
+            seconds, name = max(zip(steps.seconds, steps.names, strict=True))
+            if seconds <= seconds_max:
+                return steps
+            allowed = seconds_max * machine_scale()
+            if long_steps.is_passed(steps.seconds, allowed):
                 return steps
             too_long.append(f"{seconds * 1000:.1f} ms of {allowed * 1000:.1f}: {name}")
         pytest.fail("\n".join(too_long))

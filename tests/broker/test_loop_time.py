@@ -19,7 +19,7 @@ from headrace.wire.batches import Record
 from .loop_rig import TRIES, Client, LoopRig, framed
 
 SCALE = float(os.environ.get("HEADRACE_LOOP_SCALE", "0.25"))
-SECONDS_MAX = 0.020 if SCALE >= 1 else 0.015
+SECONDS_MAX = 0.020 if SCALE >= 1 else 0.010
 ELEMENTS, PARTITIONS = int(9900 * SCALE), 200
 MEMBER = "m" * 22
 UNKNOWN, WIDE = "x", "wide"
