@@ -1795,14 +1795,15 @@ def test_a_repair_names_the_logs_whose_start_offsets_are_lost(stopped: Folder) -
     )
 
 
+@pytest.mark.parametrize("newer", [CLEAN_MARK, START_OFFSETS])
 def test_a_folder_that_a_newer_release_closed_is_not_repaired(
-    stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
+    newer: str, stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, disk = dict(stopped.files), disk_of(stopped.files)
-    text = read_file(disk, CLEAN_MARK).text
+    text = read_file(disk, newer).text
     with monkeypatch.context() as patch:
         patch.setattr("headrace.log.small_files._newest", lambda _: 9)
-        files[CLEAN_MARK] = sealed(CLEAN_MARK, text)
+        files[newer] = sealed(newer, text)
     path = f"batches-0/{27:020d}.log"
     files[path] = first_batch_damaged(files[path])
     root = write(files)
