@@ -152,7 +152,7 @@ def test_the_metrics_page_is_made_in_short_steps(rig: LoopRig) -> None:
 
 def test_cold_share_groups_are_snapshotted_in_short_steps(rig: LoopRig) -> None:
     """Whose share-partitions have many separate ranges."""
-    shares, tries = rig.services.shares, iter(("cold", "colder", "coldest"))
+    shares, names = rig.services.shares, iter([f"cold-{number}" for number in range(TRIES)])
     count = scaled(40)
 
     async def fill(group: str) -> None:
@@ -165,7 +165,7 @@ def test_cold_share_groups_are_snapshotted_in_short_steps(rig: LoopRig) -> None:
                 await asyncio.sleep(0)
 
     async def snapshot() -> None:
-        group = next(tries)
+        group = next(names)
         await fill(group)
         shard = shares.shard(group)
         was, journal = shard.records, shares.journals[shares.shards.index(shard)]
