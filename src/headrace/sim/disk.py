@@ -9,6 +9,7 @@ itself; of folder entries that were not synced it keeps those up to a point, in 
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -43,6 +44,7 @@ class FaultyDisk(MemoryDisk):
         self._died = died
         self._rng = Random(f"{name}/torn")
         self._left: int | None = None
+        self._judged: Counter[str] = Counter()  # writes of a power cut, by path
         self._tearing = False
         self._entries: dict[str, list[Undo]] = {}  # by folder: how to take back what is not synced
         self._claimed: dict[str, int] = {}  # bytes of logs that a recovery point may claim
@@ -76,6 +78,7 @@ class FaultyDisk(MemoryDisk):
             self.damage.lose_ends()
             if self.fates != (WHOLE,):
                 self._lose_entries()
+            self._judged.clear()
             self.crash(self._survivors)
             self._claimed.clear()
             self._unsynced_us.clear()
@@ -253,9 +256,12 @@ class FaultyDisk(MemoryDisk):
         self._died()
 
     def _survivors(self, path: str, unsynced: bytes) -> bytes:
+        """Return what is left of the appended end of a file, or of a write in place."""
         if not unsynced:
             return b""
-        rng = Random(f"{self._name}/{self.crashes}/{path}")
+        number = self._judged[path]  # of the write: those in place are brought out of order, too
+        self._judged[path] += 1
+        rng = Random(f"{self._name}/{self.crashes}/{path}" + (f"/{number}" if number else ""))
         fate = rng.choice(self.fates)
         self.losses.setdefault(fate, path)
         match fate:
