@@ -165,8 +165,9 @@ def test_a_start_of_a_former_topic_counts_for_no_log_that_was_closed() -> None:
     assert parsed_offsets(small_files.read_file(disk, SMALL_FILES[1]).text) == {("orders", 0): 1}
 
 
-def test_a_folder_that_cannot_be_listed_refuses_its_partition_alone() -> None:
-    """Also where the log had a start offset, which has to be held against its segments."""
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_folder_that_cannot_be_listed_refuses_its_partition_alone(*, is_killed: bool) -> None:
+    """The start offset of the log, which only the mark of the stop has, counts once it can be."""
     disk = filled()
     closed = {**(read_clean_mark(disk) or {}), "other-0": Extent(2, 3)}
     leave_clean_mark(disk, closed)
@@ -183,6 +184,10 @@ def test_a_folder_that_cannot_be_listed_refuses_its_partition_alone() -> None:
         assert life.values("orders", 0) == [b"1", b"2"]
         with pytest.raises(OSError, match="the disk fails"):
             _ = life.partition("other", 0).log
+    if is_killed:
+        disk.kill()
+        life = Life(disk)
+    assert life.values("other", 0) == [b"2"]
     disk.kill()
 
 

@@ -30,6 +30,7 @@ from headrace.log.manifest import START_OFFSETS, ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import RecoveryPoint
+from headrace.log.segments import SegmentedLog
 
 CASES = 60
 _NOBODY = 65534
@@ -497,6 +498,50 @@ def test_a_segment_that_a_start_sets_aside_has_no_torn_end(stopped: Folder, writ
             (one.path, one.problem, one.grade) for one in found
         ]
         assert [one.grade for one in found if one.path == path] == ([Grade.ERROR] if name else [])
+
+
+def test_a_torn_end_of_a_log_that_a_start_sets_aside_is_no_error(
+    killed: Folder, write: Write
+) -> None:
+    path = f"orders-0/{33:020d}.log"
+    root = write({**killed.files, path: killed.files[path][:-3]})
+    small_files.write_file(OsDisk(root), START_OFFSETS, "0\n1\norders 0 100\n")
+    found = [one for one in checked(root).findings if one.path.startswith("orders-0")]
+    assert [(one.path, one.grade) for one in found] == [
+        (path, Grade.WARNING), ("orders-0", Grade.NOTE)
+    ]  # fmt: skip
+    assert found[0].problem.startswith("torn end of ")
+
+
+def test_segments_of_a_folder_without_a_topic_are_not_set_aside(
+    stopped: Folder, write: Write
+) -> None:
+    """The folder has an older copy, and the next start renames it."""
+    files = dict(stopped.files)
+    for path in [one for one in files if one.startswith("orders-0/")]:
+        files[path.replace("orders-0", "gone-0")] = files[path]
+    files[f"gone-0/{0:020d}.log.torn.0"] = files.pop(f"gone-0/{0:020d}.log")
+    root = write(files)
+    partition_metadata.write(OsDisk(root), "gone-0", "AAAAAAAAAAAAAAAAAAAAAQ")
+    problems = {one.problem for one in checked(root).findings}
+    assert "the folder belongs to no topic" in problems
+    assert "the log ends before its start offset" not in problems
+
+
+def test_segments_that_the_next_start_removes_are_named(stopped: Folder, write: Write) -> None:
+    """They were set aside, and an operator gave them their names again."""
+    root = write({one: data for one, data in stopped.files.items() if one != CLEAN_MARK})
+    disk = OsDisk(root)
+    SegmentedLog(disk, "orders-0", start_offset=100, has_point=True).close()
+    for name in [one for one in disk.list("orders-0") if one.endswith(".torn.0")]:
+        disk.rename(f"orders-0/{name}", f"orders-0/{name.removesuffix('.torn.0')}")
+    report = checked(root)
+    assert report.is_clean
+    (found,) = [one for one in report.findings if one.path == "orders-0"]
+    first = ", ".join(f"{base:020d}.log" for base in (0, 5, 10))
+    assert (found.problem, found.consequence) == (
+        f"the recovery point gives up {first} and 4 more", "the next start removes them"
+    )  # fmt: skip
 
 
 def test_a_log_that_lost_its_first_segment_needs_no_start_offset(

@@ -9,15 +9,17 @@ import pytest
 
 from headrace.core.types import WallMs
 from headrace.log import checksums, segment, snapshots
-from headrace.log.api import CorruptLog
+from headrace.log.api import CorruptLog, Disk
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.log.producers import Duplicate
+from headrace.log.recovery_point import read_claim
 from headrace.log.segments import SegmentedLog
 from headrace.sim.disk import FaultyDisk
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
 FOLDER = "orders-0"
+POINT = f"{FOLDER}/recovery-point"
 BATCH_BYTES = 868
 
 
@@ -500,12 +502,140 @@ def test_a_start_that_removes_what_was_given_up_makes_the_claim_durable(*, is_ki
     assert SegmentedLog(disk, FOLDER, segment_bytes=1).start_offset == 3
 
 
+def test_segments_with_gaps_are_set_aside_wherever_it_is_cut_short() -> None:
+    """What is last after a kill was sealed, and only in the last segment a gap is damage."""
+    for left in range(60):
+        disk = FaultyDisk(f"left {left}", lambda: None)
+        with_gaps(disk)
+        disk.die_after(left)
+        try:
+            SegmentedLog(disk, FOLDER, start_offset=22)
+        except OSError:
+            disk.revive(power_cut=bool(left % 2))
+            again = SegmentedLog(disk, FOLDER, start_offset=22)
+            assert (again.start_offset, again.end_offset) == (22, 22)
+        else:
+            assert left > 20, "it was cut short at several points"
+            return
+    pytest.fail("it makes fewer changes")
+
+
+def test_segments_with_gaps_are_set_aside_by_a_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    with_gaps(disk)
+    rename, calls = disk.rename, count_from()
+
+    def failing(old: str, new: str, *, durable: bool = True) -> None:
+        if next(calls) == 1:
+            raise OSError(errno.EIO, "the disk fails")
+        rename(old, new, durable=durable)
+
+    monkeypatch.setattr(disk, "rename", failing)
+    with pytest.raises(OSError, match="the disk fails"):
+        SegmentedLog(disk, FOLDER, start_offset=22)
+    assert SegmentedLog(disk, FOLDER, start_offset=22).end_offset == 22
+
+
+def with_gaps(disk: Disk) -> None:
+    """Leave a log of several segments, of which compaction removed every second batch but one."""
+    log = SegmentedLog(disk, FOLDER, segment_bytes=4 * BATCH_BYTES + 100)
+    fill(log, 0, 13)
+    log.settle()
+    for one in log.segments()[:-1]:
+        data, cleaned = disk.read(f"{one.path}.log"), f"{one.path}.log.cleaned"
+        first, second = batches.headers(data)[:2]
+        disk.write(cleaned, data[: first.size] + data[first.size + second.size :])
+        log.replace([one.base_offset], cleaned)
+    log.settle()
+    log.close()
+
+
+def test_a_damaged_slot_does_not_bring_back_segments_that_were_set_aside() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    fill(log, 0, 3)
+    log.settle()
+    disk.kill()
+    opened(disk, clean=False, start_offset=22).close()
+    sequence, _ = read_claim(disk, FOLDER)
+    data = bytearray(disk.read(POINT))
+    data[sequence % 2 * 512 + 20] ^= 1
+    disk.write(POINT, bytes(data))
+    assert opened(disk, clean=False, start_offset=22).end_offset == 22
+
+
+def test_a_claim_whose_sync_failed_gives_up_no_segment_that_compaction_made_since() -> None:
+    """A power cut brings the claim back: it may lose the later ones, which nothing has synced."""
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=1)
+    fill(log, 0, 4)
+    log.settle()
+    with failing_claims(disk, is_killed=True), pytest.raises(OSError, match="the disk fails"):
+        log.allow_drop(1)
+    disk.open(POINT).sync()  # the disk has written it after all
+    assert read_claim(disk, FOLDER)[1].first_base == 1
+    fill(log, 4, 5)
+    log.sync()
+    disk.kill()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=1)
+    assert log.start_offset == 0
+    cleaned = f"{FOLDER}/{0:020d}.log.cleaned"
+    disk.write(cleaned, b"".join(disk.read(f"{FOLDER}/{n:020d}.log") for n in (0, 1)))
+    log.replace([0, 1], cleaned)
+    disk.crash(0.0)
+    log = SegmentedLog(disk, FOLDER, segment_bytes=1)
+    assert (log.start_offset, log.end_offset) == (0, 5)
+
+
+def test_a_start_that_removes_a_replacement_makes_the_claim_durable() -> None:
+    """The replacement of a segment waits for its name, and the segment is given up meanwhile."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    fill(log, 0, 60)
+    log.settle()
+    one = log.segments()[0]
+    cleaned = f"{one.path}.log.cleaned"
+    disk.write(cleaned, disk.read(f"{one.path}.log"))
+    log.prepare([0], cleaned)
+    assert log.take_place([0])
+    log.put_away_replaced()
+    with failing_claims(disk, is_killed=True), pytest.raises(OSError, match="the disk fails"):
+        log.allow_drop(one.end_offset)
+    disk.kill()
+    assert opened(disk, clean=False).start_offset == one.end_offset
+    assert not [name for name in disk.list(FOLDER) if name.endswith((".swap", ".deleted"))]
+    disk.crash(0.0)
+    assert opened(disk, clean=False).start_offset == one.end_offset
+
+
+def test_segments_that_were_given_up_stay_while_a_full_disk_takes_no_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=1)
+    fill(log, 0, 5)
+    log.settle()
+    log.allow_drop(3)
+    disk.kill()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "overwrite", full)
+        assert SegmentedLog(disk, FOLDER, segment_bytes=1).start_offset == 3
+    assert disk.exists(f"{FOLDER}/{0:020d}.log")
+    disk.kill()
+    assert SegmentedLog(disk, FOLDER, segment_bytes=1).start_offset == 3
+    assert not disk.exists(f"{FOLDER}/{0:020d}.log")
+
+
 def test_an_opening_that_is_tried_again_forgets_the_first_batch_durably() -> None:
     disk = MemoryDisk()
     log = opened(disk, clean=False)
     log.secure_point()
     fill(log, 0, 1)
-    disk.open(f"{FOLDER}/recovery-point").sync()
+    disk.open(POINT).sync()
     disk.crash(0.0)  # the claim is there, and the batch is not
     with failing_claims(disk), pytest.raises(OSError, match="the disk fails"):
         opened(disk, clean=False)

@@ -153,7 +153,7 @@ class _Check:
         self._surroundings = surroundings
         self._findings: dict[str, list[Finding]] = {}
         self._opened: set[str] = set()  # folders that a start takes up
-        self._torn: set[str] = set()  # segments whose end a start cuts off
+        self._torn: set[str] = set()  # segments whose end a start cuts off, if it does not verify
         self._replaced: set[str] = set()  # segments that a start removes, without suffix
         self._manifest: Manifest | None = None
         self._positions: dict[str, int] = {}
@@ -215,17 +215,26 @@ class _Check:
                 disk.remove(folder)
             await self._start_on(disk, folders)
             copied = {
-                _COPY.sub("", path)
+                path
                 for folder in disk.folders
                 for name in disk.list(folder)
-                if _COPY.search(name) and not self._disk.exists(path := f"{folder}/{name}")
-            }
-            self._torn = {path for path in copied if disk.exists(path)}
-            for folder in sorted({path.rpartition("/")[0] for path in copied - self._torn}):
+                if _COPY.search(name) and not self._disk.exists(f"{folder}/{name}")
+                and self._disk.exists(path := f"{folder}/{_COPY.sub('', name)}")
+            }  # fmt: skip
+            aside = {path for path in copied if not disk.exists(path)}
+            # Of those, a start has read the last one only: what is damaged in others is not torn.
+            self._torn = copied - {one for one in aside if one != self._last_segment(one)}
+            for folder in sorted({path.rpartition("/")[0] for path in aside}):
                 self._add(
                     Grade.NOTE, folder, "the log ends before its start offset",
-                    "the next start sets its segments aside; the log continues there",
+                    "the next start sets its segments aside, and the log continues at that offset",
+                    "if its records were not deleted, restore a backup",
                 )  # fmt: skip
+
+    def _last_segment(self, path: str) -> str:
+        """Return the path of the last segment of the log to which a segment belongs."""
+        folder = path.rpartition("/")[0]
+        return f"{folder}/{max(name for name in self._disk.list(folder) if _is_segment(name))}"
 
     async def _start_on(self, disk: OverlayDisk, unreadable: Set[str]) -> None:
         """Start on a disk without the folders that cannot be read."""
@@ -333,6 +342,7 @@ class _Check:
             if is_hidden(folder) or self._is_aside(folder, names, disk):
                 continue
             self._recovery_point(folder, names)
+            names = self._without_given_up(folder, names)
             if count_lacking := _sealed_without_checksums(names):
                 lacking[folder] = count_lacking
             self._replaced |= self._replaced_segments(folder, names)
@@ -383,6 +393,23 @@ class _Check:
                 "the file is missing, so it is not known how much of the log was synced",
                 "the next start writes it anew; damage at the end of the log passes for torn",
             )  # fmt: skip
+
+    def _without_given_up(self, folder: str, names: list[str]) -> list[str]:
+        """Add a note for segments that were given up; return the other files."""
+        first = self._first_base(folder) if folder else recovery_point.UNKNOWN
+        given_up = {
+            name
+            for name in names
+            if name.endswith((".log", *INDEXES))
+            and name.partition(".")[0].isdecimal()
+            and int(name.partition(".")[0]) < first
+        }
+        if given_up:
+            self._add(
+                Grade.NOTE, folder, f"the recovery point gives up {shortened(sorted(given_up))}",
+                "the next start removes them",
+            )  # fmt: skip
+        return [name for name in names if name not in given_up]
 
     def _replaced_segments(self, folder: str, names: list[str]) -> set[str]:
         """Return the segments in whose place a start puts a replacement, without suffix."""
@@ -485,11 +512,14 @@ class _Check:
         """Return whether a start reads a replacement: its segments were not given up."""
         folder, _, name = path.rpartition("/")
         base = name.partition(".")[0]
+        return base.isdecimal() and int(base) >= self._first_base(folder)
+
+    def _first_base(self, folder: str) -> int:
+        """Return the base offset of the first segment of a log that was not given up."""
         try:
-            first = recovery_point.read_claim(self._disk, folder)[1].first_base
+            return recovery_point.read_claim(self._disk, folder)[1].first_base
         except (CorruptLog, OSError):
-            return True  # the log is refused
-        return base.isdecimal() and int(base) >= first
+            return recovery_point.UNKNOWN  # the log is refused
 
     def _is_aside(self, folder: str, names: list[str], disk: OverlayDisk) -> bool:
         """Add a note for a folder of no partition; return whether it is one."""

@@ -126,7 +126,8 @@ def repair(folder: Path, progress: Progress, *, execute: bool) -> Repair:
 
     Raises:
         FolderError: there is no data folder, or a broker runs on it.
-        NewerFormatError: a newer release stopped in order on it last; nothing has changed.
+        NewerFormatError: a newer release wrote the mark of the last orderly stop or the start
+            offsets; nothing has changed.
         OSError: the disk failed; what was done until then is done.
     """
     require_folder(folder)

@@ -164,7 +164,7 @@ def _begins_inside(disk: Disk, folder: str, start: int) -> bool:
     """Return whether a log begins inside a segment, so that its start needs an entry.
 
     The segment with which it begins may wait for its name after a compaction. Where the folder
-    cannot be listed the log is refused when it is opened.
+    cannot be listed now it counts as such a log: an entry that is not needed does no harm.
     """
     first = f"{folder}/{start:020d}.log"
     try:
@@ -172,7 +172,7 @@ def _begins_inside(disk: Disk, folder: str, start: int) -> bool:
             return False
         names = [name.removesuffix(SWAP) for name in disk.list(folder)]
     except OSError:
-        return False
+        return True
     stems = (name.removesuffix(".log") for name in names if name.endswith(".log"))
     return any(stem.isdecimal() and int(stem) < start for stem in stems)
 

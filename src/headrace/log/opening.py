@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.log import checksums, damage, snapshots
-from headrace.log.api import CorruptFileError, DamagedBlockError, Disk
+from headrace.log.api import NO_SPACE, CorruptFileError, DamagedBlockError, Disk
 from headrace.log.index import SUFFIXES, remove_index
 from headrace.log.producers import ProducerLimit, Producers
 from headrace.log.recovery_point import NAME, UNKNOWN, Claim, RecoveryPoint
@@ -114,6 +114,10 @@ class Opening:
         bases = [base for base in _bases(names) if base >= self._point.claim.first_base]
         self._require_claimed_segments(bases, start_offset)
         self._remove_given_up(names)
+        if bases and self._is_being_emptied(bases, start_offset):
+            segments = [self._emptied(bases, names, start_offset)]
+            self._remove_unclaimed(leftovers)
+            return Opened(segments, Producers(self._producer_limit), clean)
         segments = [self._sealed(base) for base in bases[:-1]]
         self._report_unverified(segments, names)
         producers = Producers(self._producer_limit)
@@ -128,7 +132,7 @@ class Opening:
         if clean and end_offset is not None:
             self._require_end(segments, end_offset)
         if not segments or segments[-1].end_offset < start_offset:
-            segments = [self._emptied(segments, names, start_offset)]
+            segments = [self._emptied(bases, names, start_offset)]
             producers = Producers(self._producer_limit)
         if self._point.is_missing and any(segment.size for segment in segments):
             log.warning(
@@ -137,8 +141,7 @@ class Opening:
                 self._folder, NAME,
             )  # fmt: skip
             self._point.began(segments[0].base_offset, segments[-1].base_offset, 0)
-        for name in leftovers:  # last: a log that is refused may need them
-            self._disk.remove(f"{self._folder}/{name}")
+        self._remove_unclaimed(leftovers)  # last: a log that is refused may need them
         return Opened(segments, producers, clean)
 
     def rebuilt(self, segments: Sequence[Segment], end_offset: int) -> Producers:
@@ -158,39 +161,62 @@ class Opening:
             is_segment = stem.isdecimal() and f".{suffix}" in {".log", *SUFFIXES}
             if is_segment and int(stem) < self._point.claim.first_base:
                 given_up.append(name)
-        if given_up:
-            self._point.secure()  # else a power cut lets an older claim ask for them
-        for name in given_up:
+        self._remove_unclaimed(given_up)
+
+    def _remove_unclaimed(self, names: Sequence[str]) -> None:
+        """Remove files that an older claim may need, which a power cut could bring back.
+
+        They stay until the next opening where a full disk does not take the present claim.
+        """
+        needed = [name for name in names if not name.endswith(CLEANED)]
+        try:
+            if needed:
+                self._point.secure()
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            names = [name for name in names if name not in needed]
+        for name in names:
             self._disk.remove(f"{self._folder}/{name}")
 
-    def _emptied(self, segments: list[Segment], names: list[str], start_offset: int) -> Segment:
-        """An empty log that begins with `start_offset`, where it had records up to there.
+    def _is_being_emptied(self, bases: Sequence[int], start_offset: int) -> bool:
+        """Return whether an opening before began to set these segments aside.
+
+        They are not read: a segment with gaps that became the last one looks damaged.
+        """
+        claim = self._point.claim
+        is_empty = not claim.size and not claim.first_crc
+        return is_empty and claim.base_offset == start_offset > bases[-1]
+
+    def _emptied(self, bases: Sequence[int], names: Sequence[str], start_offset: int) -> Segment:
+        """An empty log that begins with `start_offset`, above all records that it has.
 
         Its segments are set aside: the start offset may be that of a former topic of the name.
         """
-        if segments:
+        if bases:
             log.warning(
-                "%s: ends at offset %d, and records below %d were deleted; it continues there, and "
-                "its segments are kept with names that end with .torn.0",
-                self._folder, segments[-1].end_offset, start_offset,
+                "%s: the log ends before its start offset %d; it continues there, and its "
+                "segments are kept with names that end with .torn.0",
+                self._folder, start_offset,
             )  # fmt: skip
-        if segments or start_offset:
+        is_begun = bool(bases) or start_offset > 0
+        if is_begun:
             first_base = self._point.claim.first_base  # what lies below it is removed
-            self._point.settled(Claim(first_base, start_offset, 0, start_offset))
+            self._point.replace(Claim(first_base, start_offset, 0, start_offset))
         # Before there is a further one: who finds both takes what lies between them for lost. The
         # last one first: what is left after a kill has no gap.
-        for segment in reversed(segments):
-            segment.release()
-            path = f"{segment.path}.log"
-            if segment.size:
-                self._disk.rename(path, damage.torn_name(self._disk, path, 0))
+        for base in reversed(bases):
+            path = f"{self._folder}/{base:020d}"
+            if self._disk.size(f"{path}.log"):
+                aside = damage.torn_name(self._disk, f"{path}.log", 0)
+                self._disk.rename(f"{path}.log", aside)
             else:
-                self._disk.remove(path)
-            remove_index(self._disk, segment.path)
+                self._disk.remove(f"{path}.log")
+            remove_index(self._disk, path)
         for offset in snapshots.offsets(names):
             self._disk.remove(snapshots.path_of(self._folder, offset))
-        if segments or start_offset:
-            self._point.settled(Claim(start_offset, start_offset, 0, start_offset))
+        if is_begun:
+            self._point.replace(Claim(start_offset, start_offset, 0, start_offset))
         fresh = Segment(self._disk, self._folder, start_offset, self._interval_bytes)
         file = fresh.file  # so that the first append need not make it, and wait for the folder
         if start_offset:

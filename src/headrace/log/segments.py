@@ -585,6 +585,9 @@ class SegmentedLog:
         fresh = Segment(self._disk, self._folder, bases[0], self._interval_bytes, file_path=cleaned)
         fresh.take_whole(self._disk.size(cleaned))
         fresh.release()  # it may come to nothing, and nobody else would close the file
+        # A lost later claim would leave one whose sync failed, to which the first of these segments
+        # was given up; the next opening would then take the new file for given up, too.
+        self._point.secure()
         with self.in_folder():
             self._segments.stage(fresh)
         self._fresh = fresh
