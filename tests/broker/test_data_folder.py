@@ -35,6 +35,7 @@ from headrace.log.checkpoints import (
     leave_clean_mark,
     parsed_offsets,
     read_clean_mark,
+    read_offsets,
     remove_clean_mark,
     remove_from_clean_mark,
 )
@@ -189,6 +190,23 @@ def test_a_folder_that_cannot_be_listed_refuses_its_partition_alone(*, is_killed
         life = Life(disk)
     assert life.values("other", 0) == [b"2"]
     disk.kill()
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_the_start_of_a_log_without_segments_outlives_the_mark_of_the_stop(
+    *, is_missing: bool
+) -> None:
+    """A repair lets the log continue there, at least: offsets below it were used."""
+    disk = filled()
+    leave_clean_mark(disk, {**(read_clean_mark(disk) or {}), "other-0": Extent(3, 3)})
+    for name in disk.list("other-0"):
+        if is_missing or name.endswith(".log"):
+            disk.remove(f"other-0/{name}")
+    with pytest.raises(OSError, match="other-0 is refused"):
+        _ = Life(disk).partition("other", 0).log
+    assert read_clean_mark(disk) is None
+    disk.kill()
+    assert read_offsets(disk)["other", 0] == 3
 
 
 def test_a_stop_keeps_the_start_of_a_deletion_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,8 +163,9 @@ def other_starts(
 def _begins_inside(disk: Disk, folder: str, start: int) -> bool:
     """Return whether a log begins inside a segment, so that its start needs an entry.
 
-    The segment with which it begins may wait for its name after a compaction. Where the folder
-    cannot be listed now it counts as such a log: an entry that is not needed does no harm.
+    The segment with which it begins may wait for its name after a compaction. A log without
+    segments, or whose folder cannot be listed now, counts as such a log: the mark alone may know
+    where it began, and an entry that is not needed does no harm.
     """
     first = f"{folder}/{start:020d}.log"
     try:
@@ -174,7 +175,8 @@ def _begins_inside(disk: Disk, folder: str, start: int) -> bool:
     except OSError:
         return True
     stems = (name.removesuffix(".log") for name in names if name.endswith(".log"))
-    return any(stem.isdecimal() and int(stem) < start for stem in stems)
+    bases = [int(stem) for stem in stems if stem.isdecimal()]
+    return not bases or min(bases) < start
 
 
 def _extents(text: str) -> dict[str, Extent]:
