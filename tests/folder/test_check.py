@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -511,6 +512,32 @@ def test_a_torn_end_of_a_log_that_a_start_sets_aside_is_no_error(
         (path, Grade.WARNING), ("orders-0", Grade.NOTE)
     ]  # fmt: skip
     assert found[0].problem.startswith("torn end of ")
+
+
+def test_damage_is_no_torn_end_where_a_start_began_to_set_segments_aside(
+    stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one reads none of the rest."""
+    root = write({one: data for one, data in stopped.files.items() if one != CLEAN_MARK})
+    small_files.write_file(OsDisk(root), START_OFFSETS, "0\n1\norders 0 100\n")
+    disk = OsDisk(root)
+    rename, calls = disk.rename, count(1)
+
+    def failing(old: str, new: str, *, durable: bool = True) -> None:
+        if next(calls) > 2:
+            raise OSError(errno.EIO, "the disk fails")
+        rename(old, new, durable=durable)
+
+    monkeypatch.setattr(disk, "rename", failing)
+    with pytest.raises(OSError, match="the disk fails"):
+        SegmentedLog(disk, "orders-0", start_offset=100, has_point=True)
+    last = max((root / "orders-0").glob("*.log"))
+    data = bytearray(last.read_bytes())
+    data[len(data) // 2] ^= 1
+    last.write_bytes(data)
+    grades = {one.path: one.grade for one in checked(root).findings}
+    assert grades[f"orders-0/{last.name}"] is Grade.ERROR
+    assert grades["orders-0"] is Grade.NOTE
 
 
 def test_segments_of_a_folder_without_a_topic_are_not_set_aside(

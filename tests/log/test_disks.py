@@ -173,3 +173,18 @@ def test_what_a_failed_sync_left_out_is_lost_with_the_power_and_not_with_the_pro
     file.sync()
     disk.crash(0.0)
     assert disk.read("log") == b"kept"
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"), [(b"", b"0"), (b"1", b"1"), (b"2", b"2"), (b"12", b"2")]
+)
+def test_of_writes_in_one_place_a_power_cut_leaves_the_newest_that_it_keeps(
+    kept: bytes, expected: bytes
+) -> None:
+    """An older one that is lost does not take a newer one with it."""
+    disk = MemoryDisk()
+    disk.write("point", b"0")
+    for data in (b"1", b"2"):
+        disk.overwrite("point", data, 0)
+    disk.crash(lambda _, data: data if data in kept else b"")
+    assert disk.read("point") == expected

@@ -12,7 +12,7 @@ from headrace.log import checksums, segment, snapshots
 from headrace.log.api import CorruptLog, Disk
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.log.producers import Duplicate
-from headrace.log.recovery_point import read_claim
+from headrace.log.recovery_point import RecoveryPoint, read_claim
 from headrace.log.segments import SegmentedLog
 from headrace.sim.disk import FaultyDisk
 from headrace.wire import batches
@@ -579,9 +579,7 @@ def test_a_claim_whose_sync_failed_gives_up_no_segment_that_compaction_made_sinc
     disk.kill()
     log = SegmentedLog(disk, FOLDER, segment_bytes=1)
     assert log.start_offset == 0
-    cleaned = f"{FOLDER}/{0:020d}.log.cleaned"
-    disk.write(cleaned, b"".join(disk.read(f"{FOLDER}/{n:020d}.log") for n in (0, 1)))
-    log.replace([0, 1], cleaned)
+    log.replace([0, 1], merged(disk, 0, 1))
     disk.crash(0.0)
     log = SegmentedLog(disk, FOLDER, segment_bytes=1)
     assert (log.start_offset, log.end_offset) == (0, 5)
@@ -608,26 +606,136 @@ def test_a_start_that_removes_a_replacement_makes_the_claim_durable() -> None:
     assert opened(disk, clean=False).start_offset == one.end_offset
 
 
-def test_segments_that_were_given_up_stay_while_a_full_disk_takes_no_claim(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("syncs", [0, 1, 2])
+@pytest.mark.parametrize("is_power_cut", [False, True])
+def test_a_drop_amid_the_staging_of_a_segment_loses_nothing(
+    *, is_power_cut: bool, syncs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its sync fails in another thread; later claims are lost once an opening has gone on."""
     disk = MemoryDisk()
     log = SegmentedLog(disk, FOLDER, segment_bytes=1)
-    fill(log, 0, 5)
+    fill(log, 0, 4)
     log.settle()
-    log.allow_drop(3)
-    disk.kill()
+    secure = RecoveryPoint.secure
 
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def then_drop(point: RecoveryPoint) -> None:
+        secure(point)
+        with failing_claims(disk, is_killed=True), pytest.raises(OSError, match="the disk fails"):
+            log.allow_drop(1)
+        disk.open(POINT).sync()  # the disk has written it after all
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "overwrite", full)
-        assert SegmentedLog(disk, FOLDER, segment_bytes=1).start_offset == 3
-    assert disk.exists(f"{FOLDER}/{0:020d}.log")
+        patch.setattr(RecoveryPoint, "secure", then_drop)
+        log.prepare([0, 1], merged(disk, 0, 1))
+    for n in range(4, 4 + syncs):
+        fill(log, n, n + 1)
+        log.sync()
+    assert not log.take_place([0, 1])  # and the process dies before it discards the copy
     disk.kill()
-    assert SegmentedLog(disk, FOLDER, segment_bytes=1).start_offset == 3
-    assert not disk.exists(f"{FOLDER}/{0:020d}.log")
+    SegmentedLog(disk, FOLDER, segment_bytes=1)
+    if is_power_cut:
+        disk.crash(0.0)
+    again = SegmentedLog(disk, FOLDER, segment_bytes=1)
+    assert again.start_offset in {0, 1}
+    assert count(again) == again.end_offset - again.start_offset
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_staging_writes_no_claim_into_the_folder_of_another_topic(
+    *, is_new: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is deleted meanwhile, and perhaps created again."""
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=1)
+    fill(log, 0, 4)
+    log.sync()
+    cleaned, take_whole = merged(disk, 0, 1), segment.Segment.take_whole
+
+    def then_delete(one: segment.Segment, size: int) -> None:
+        take_whole(one, size)
+        log.close()
+        log.retire()
+        disk.remove(FOLDER)
+        if is_new:
+            SegmentedLog(disk, FOLDER).close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segment.Segment, "take_whole", then_delete)
+        with pytest.raises(OSError, match="is removed"):
+            log.prepare([0, 1], cleaned)
+    assert disk.exists(FOLDER) == is_new
+    assert SegmentedLog(disk, FOLDER).end_offset == 0
+
+
+@pytest.mark.parametrize("following", [[0, 1], [3, 4]])
+def test_a_copy_whose_removal_failed_is_removed_before_the_next_is_staged(
+    following: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An opening would use it, though the next one may have some of its segments."""
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=1)
+    fill(log, 0, 6)
+    log.settle()
+    log.prepare([1, 2, 3], merged(disk, 1, 2, 3))
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "remove", fails)
+        with pytest.raises(OSError, match="the disk fails"):
+            log.discard_replacement()
+        with pytest.raises(OSError, match="the disk fails"):
+            log.prepare(following, merged(disk, *following))
+    log.replace(following, merged(disk, *following))
+    log.settle()
+    log.close()
+    assert count(SegmentedLog(disk, FOLDER, segment_bytes=1)) == 6
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_a_next_segment_that_the_disk_did_not_remove_is_removed_before_an_append(
+    *, is_torn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=3 * BATCH_BYTES + 9)
+    fill(log, 0, 2)
+    log.sync()
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "remove", fails)
+        patch.setattr(MemoryFile, "sync", fails)
+        with pytest.raises(OSError, match="the disk fails"):
+            log.roll()
+        with pytest.raises(OSError, match="the disk fails"):
+            fill(log, 2, 3)
+    fill(log, 2, 3)
+    if is_torn:
+        disk.crash(0.5)
+    disk.kill()
+    assert opened(disk, clean=False).end_offset == 3 - is_torn
+
+
+def fails(*_: object) -> None:
+    raise OSError(errno.EIO, "the disk fails")
+
+
+def merged(disk: Disk, *bases: int) -> str:
+    """Write a copy of segments that is to take their place; return its path."""
+    cleaned = f"{FOLDER}/{bases[0]:020d}.log.cleaned"
+    disk.write(cleaned, b"".join(disk.read(f"{FOLDER}/{base:020d}.log") for base in bases))
+    return cleaned
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_producers_are_known_where_an_empty_last_segment_is_missing(*, clean: bool) -> None:
+    """As after a copy of the folder without empty files."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    fill(log, 0, 5)
+    log.roll()
+    log.advance_start(5)
+    log.settle()
+    log.close()
+    disk.remove(f"{FOLDER}/{5:020d}.log")
+    again = opened(disk, clean=clean, start_offset=5)
+    assert (again.start_offset, again.end_offset) == (5, 5)
+    assert isinstance(again.producers.check(batches.read_header(sent(4))), Duplicate)
 
 
 def test_an_opening_that_is_tried_again_forgets_the_first_batch_durably() -> None:

@@ -243,7 +243,7 @@ class Cleaner:
                     await in_executor(work.tidy, group)
         finally:
             if not done:
-                # What cannot be removed now is removed when the log is opened.
+                # What cannot be removed now is removed before the next replacement is staged.
                 with contextlib.suppress(OSError):
                     await in_executor(work.discard, group)
         return done

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from headrace.log.api import NO_SPACE
-
 _CONNECT_SECONDS_MAX = 0.5
 _ANSWER_BYTES_MAX = 64 * 1024
 _FREE_BYTES_FAIL = 100 * 1000**2
 _FREE_BYTES_WARN = 5 * 1000**3
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _SYNCS = 5
 _SYNC_MS_WARN = 20.0
 _FILES_WARN = 4096
@@ -62,7 +61,7 @@ def disk(folder: Path) -> Iterator[Finding]:
     except OSError as error:
         yield Finding(
             "data folder", Grade.FAIL, f"{folder}{made} cannot be written: {error.strerror}",
-            "make room, or choose another --data-dir" if error.errno in NO_SPACE
+            "make room, or choose another --data-dir" if error.errno in _NO_SPACE
             else "choose another --data-dir, or change the rights or owner of this one",
         )  # fmt: skip
         return

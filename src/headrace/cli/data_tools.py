@@ -1,5 +1,6 @@
 """What the commands for data folders share: options, progress, and errors in one line."""
 
+import errno
 import sys
 import time
 from collections.abc import Iterator
@@ -10,7 +11,6 @@ from typing import Annotated
 import typer
 
 from headrace.cli.ending import Trouble, UnusableExit, ending, error_text, tell
-from headrace.log.api import NO_SPACE
 
 DATA_DIR = Path("headrace-data")
 DataDir = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data folder.")]
@@ -21,6 +21,7 @@ JsonObject = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 _QUIET_S, _EVERY_S = 1.0, 0.2
 _CLEAR = "\r\x1b[K"
 _MIB = 1 << 20
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ByteProgress:
@@ -61,7 +62,7 @@ def running(command: str, what: str) -> Iterator[ByteProgress]:
         except (FolderError, StoreError, CorruptLog) as error:
             raise Trouble(str(error)) from error
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in _NO_SPACE:
                 raise
             raise Trouble(f"{error_text(error)}; free space, then run it again") from error
         finally:

@@ -222,8 +222,7 @@ class _Check:
                 and self._disk.exists(path := f"{folder}/{_COPY.sub('', name)}")
             }  # fmt: skip
             aside = {path for path in copied if not disk.exists(path)}
-            # Of those, a start has read the last one only: what is damaged in others is not torn.
-            self._torn = copied - {one for one in aside if one != self._last_segment(one)}
+            self._torn = copied - {one for one in aside if not self._is_read_whole(one)}
             for folder in sorted({path.rpartition("/")[0] for path in aside}):
                 self._add(
                     Grade.NOTE, folder, "the log ends before its start offset",
@@ -231,10 +230,15 @@ class _Check:
                     "if its records were not deleted, restore a backup",
                 )  # fmt: skip
 
-    def _last_segment(self, path: str) -> str:
-        """Return the path of the last segment of the log to which a segment belongs."""
-        folder = path.rpartition("/")[0]
-        return f"{folder}/{max(name for name in self._disk.list(folder) if _is_segment(name))}"
+    def _is_read_whole(self, path: str) -> bool:
+        """Return whether a start that sets a segment aside reads all of it before.
+
+        It reads the last one, unless an earlier start has begun to set segments aside.
+        """
+        folder, _, name = path.rpartition("/")
+        last = max(name for name in self._disk.list(folder) if _is_segment(name))
+        claim = recovery_point.read_claim(self._disk, folder)[1]
+        return name == last and claim.base_offset <= int(name[:-4])
 
     async def _start_on(self, disk: OverlayDisk, unreadable: Set[str]) -> None:
         """Start on a disk without the folders that cannot be read."""
@@ -400,9 +404,9 @@ class _Check:
         given_up = {
             name
             for name in names
-            if name.endswith((".log", *INDEXES))
-            and name.partition(".")[0].isdecimal()
-            and int(name.partition(".")[0]) < first
+            if (stem := name.partition(".")[0]).isdecimal()
+            and name.removeprefix(stem) in {".log", *INDEXES}
+            and int(stem) < first
         }
         if given_up:
             self._add(

@@ -25,7 +25,7 @@ from headrace.log.api import CorruptFileError, Disk
 from headrace.log.damage import keep_copy, next_batch
 from headrace.log.index import remove_index
 from headrace.log.opening import DELETED, SWAP, finish_replacement, waiting_replacements
-from headrace.log.recovery_point import read_claim
+from headrace.log.recovery_point import RecoveryPoint, read_claim
 from headrace.log.repair import segment_bases, set_aside
 from headrace.log.segment import Segment
 from headrace.wire import batches
@@ -208,8 +208,11 @@ def finish_replacements(disk: Disk, folder: str) -> list[str]:
     Returns: the new names of the segments in place that were replaced. Raises: OSError.
     """
     copies: list[str] = []
-    first_base = read_claim(disk, folder)[1].first_base
-    for name in waiting_replacements(disk.list(folder), first_base):
+    point = RecoveryPoint(disk, folder)
+    replacements = waiting_replacements(disk.list(folder), point.claim.first_base)
+    if replacements and not point.is_missing:
+        point.secure()  # else an older claim may name a segment that is replaced
+    for name in replacements:
         with contextlib.suppress(CorruptFileError):
             finish_replacement(
                 disk, f"{folder}/{name}", lambda path: copies.append(set_aside(disk, path))

@@ -9,8 +9,6 @@ from headrace.core.types import MonoMs, Now, WallMs
 from headrace.wire.batches import BatchHeader, CorruptBatch
 from headrace.wire.primitives import Buffer
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # of an OSError: the disk or the quota is full
-
 
 class Clock(Protocol):
     """Both times; real in the server, virtual in tests."""

@@ -77,11 +77,18 @@ class _Content:
         self.data[position : position + len(data)] = data
 
     def forget_overwritten(self, keep: Callable[[bytes], bytes]) -> None:
-        """Cut the power amid writes in place: of each, `keep` returns the part that is there."""
+        """Cut the power amid writes in place: of the newest, `keep` returns what is there.
+
+        Where nothing of it is there, the one before it at the same position decides.
+        """
+        is_there: set[int] = set()
         for position, covered in reversed(self.overwritten):
-            now = bytes(self.data[position : position + len(covered)])
-            kept = keep(now)[: len(covered)]
-            self.data[position : position + len(covered)] = kept + covered[len(kept) :]
+            if position not in is_there:
+                now = bytes(self.data[position : position + len(covered)])
+                kept = keep(now)[: len(covered)]
+                self.data[position : position + len(covered)] = kept + covered[len(kept) :]
+                if kept:
+                    is_there.add(position)
         self.overwritten.clear()
 
     def again_from(self, position: int) -> None:

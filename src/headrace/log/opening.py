@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.log import checksums, damage, snapshots
-from headrace.log.api import NO_SPACE, CorruptFileError, DamagedBlockError, Disk
+from headrace.log.api import CorruptFileError, DamagedBlockError, Disk
 from headrace.log.index import SUFFIXES, remove_index
 from headrace.log.producers import ProducerLimit, Producers
 from headrace.log.recovery_point import NAME, UNKNOWN, Claim, RecoveryPoint
@@ -106,6 +106,8 @@ class Opening:
         if self._has_point:
             self._require_point(names)
         if replacements := waiting_replacements(names, self._point.claim.first_base):
+            if not self._point.is_missing:
+                self._point.secure()  # else an older claim may name a segment that is replaced
             for name in replacements:
                 finish_replacement(self._disk, f"{self._folder}/{name}", self._disk.remove)
             names = self._disk.list(self._folder)
@@ -114,7 +116,7 @@ class Opening:
         bases = [base for base in _bases(names) if base >= self._point.claim.first_base]
         self._require_claimed_segments(bases, start_offset)
         self._remove_given_up(names)
-        if bases and self._is_being_emptied(bases, start_offset):
+        if bases and self._is_being_emptied(bases, names, start_offset):
             segments = [self._emptied(bases, names, start_offset)]
             self._remove_unclaimed(leftovers)
             return Opened(segments, Producers(self._producer_limit), clean)
@@ -164,29 +166,24 @@ class Opening:
         self._remove_unclaimed(given_up)
 
     def _remove_unclaimed(self, names: Sequence[str]) -> None:
-        """Remove files that an older claim may need, which a power cut could bring back.
-
-        They stay until the next opening where a full disk does not take the present claim.
-        """
-        needed = [name for name in names if not name.endswith(CLEANED)]
-        try:
-            if needed:
-                self._point.secure()
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
-            names = [name for name in names if name not in needed]
+        """Remove files that an older claim may need, after the present one is durable."""
+        if not all(name.endswith((CLEANED, DELETED)) for name in names):
+            self._point.secure()
         for name in names:
             self._disk.remove(f"{self._folder}/{name}")
 
-    def _is_being_emptied(self, bases: Sequence[int], start_offset: int) -> bool:
+    def _is_being_emptied(
+        self, bases: Sequence[int], names: Sequence[str], start_offset: int
+    ) -> bool:
         """Return whether an opening before began to set these segments aside.
 
-        They are not read: a segment with gaps that became the last one looks damaged.
+        They are not read: a segment with gaps that became the last one looks damaged. A log that
+        lost an empty last segment has a snapshot of its producers there.
         """
         claim = self._point.claim
         is_empty = not claim.size and not claim.first_crc
-        return is_empty and claim.base_offset == start_offset > bases[-1]
+        is_above = claim.base_offset == start_offset > bases[-1]
+        return is_empty and is_above and start_offset not in snapshots.offsets(names)
 
     def _emptied(self, bases: Sequence[int], names: Sequence[str], start_offset: int) -> Segment:
         """An empty log that begins with `start_offset`, above all records that it has.

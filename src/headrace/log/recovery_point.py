@@ -134,6 +134,7 @@ class RecoveryPoint:
     def secure(self) -> None:
         """Sync the file and its name, with the present claim. Raises: OSError."""
         with self._lock:
+            self._require_open()
             if not self._is_durable:
                 self._write(self.claim, durable=True)
 
@@ -167,8 +168,7 @@ class RecoveryPoint:
     def dropping(self, first_base: int) -> None:
         """Allow the segments below `first_base` to go, durably. Raises: OSError."""
         with self._lock:
-            if self._is_closed:
-                raise OSError(errno.EBADF, f"{self._path}: the log is closed")
+            self._require_open()
             kept = self.claim
             if kept.base_offset < 0:
                 self._write_both(Claim(first_base, first_base, 0, first_base))
@@ -199,6 +199,10 @@ class RecoveryPoint:
         self.close()
         with self._lock:
             pass
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise OSError(errno.EBADF, f"{self._path}: the log is closed")
 
     def _with_first_crc(self, claim: Claim) -> Claim:
         """Take the checksum of the first batch from the segment, where the claim has none.

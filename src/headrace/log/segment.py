@@ -702,9 +702,10 @@ class Segment:
 
 
 def begun(disk: Disk, folder: str, base_offset: int, interval_bytes: int) -> Segment:
-    """An empty segment whose file is there after any crash. Raises: OSError, and leaves no file.
+    """An empty segment whose file is there after any crash. Raises: OSError.
 
-    One left behind would stand amid the segment before, if that goes on because a batch fits it.
+    Then the file is removed if the disk allows: it would stand amid the segment before, if that
+    goes on because a batch fits it.
     """
     segment = Segment(disk, folder, base_offset, interval_bytes)
     try:

@@ -36,6 +36,7 @@ class SegmentList:
         self._replaced: Sequence[Segment] = ()
         self._finished: str | None = None  # where the last one stood before it had its name
         self._is_finishing = False  # a thread may rename the files of these
+        self._undiscarded: Segment | None = None  # its removal failed
         self._emptied: bytes | None = None  # the checksums that `stage` emptied, if there were any
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
@@ -104,6 +105,8 @@ class SegmentList:
         if self._unfinished is not None:
             path = self._unfinished.file_path
             raise OSError(errno.EBUSY, "the replacement before is unfinished", path)
+        if self._undiscarded is not None:
+            self.discard(self._undiscarded)
         cleaned, path = fresh.file_path, fresh.path + checksums.SUFFIX
         self._emptied = self._disk.read(path) if self._disk.exists(path) else None
         fresh.file_path = f"{fresh.path}.log{SWAP}"
@@ -119,16 +122,21 @@ class SegmentList:
             raise
 
     def discard(self, fresh: Segment) -> None:
-        """Undo `stage`: the segment that stays gets its checksums back; for a thread."""
+        """Undo `stage`: the segment that stays gets its checksums back; for a thread.
+
+        The next `stage` tries again what fails: an opening would use the file.
+        """
+        self._undiscarded = fresh
         self._disk.remove(fresh.file_path)
         self._disk.remove(fresh.file_path + checksums.SUFFIX)
-        path, emptied, self._emptied = fresh.path + checksums.SUFFIX, self._emptied, None
-        if not self._disk.exists(path) or self._disk.size(path):
-            return  # the segment was dropped, or its checksums were written again
-        if emptied is None:
-            self._disk.remove(path)
-        else:
-            self._disk.write(path, emptied, durable=False)
+        path = fresh.path + checksums.SUFFIX
+        # Else the segment was dropped, or its checksums were written again.
+        if self._disk.exists(path) and not self._disk.size(path):
+            if self._emptied is None:
+                self._disk.remove(path)
+            else:
+                self._disk.write(path, self._emptied, durable=False)
+        self._undiscarded = self._emptied = None
 
     def take_place(self, bases: Sequence[int], fresh: Segment) -> None:
         """Read from a cleaned segment that is staged.

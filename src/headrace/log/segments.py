@@ -80,6 +80,7 @@ class SegmentedLog:
         "_is_closed",
         "_is_retired",
         "_is_sealing",
+        "_left_next",
         "_may_drop",
         "_next",
         "_point",
@@ -128,6 +129,7 @@ class SegmentedLog:
         self._next: Segment | None = None
         self._stops = Stops()
         self._torn = False
+        self._left_next: str | None = None  # a file amid what the active segment may get
         self._fault: OSError | None = None
         self._cut_at: int | None = None
         self._is_retired = False
@@ -333,7 +335,11 @@ class SegmentedLog:
         try_to_save_index(active)
         # Once older segments are dropped, nothing else tells what their producers wrote.
         self._save_snapshot(producers, durable=True)
-        return begun(self._disk, self._folder, active.end_offset, self._interval_bytes)
+        try:
+            return begun(self._disk, self._folder, active.end_offset, self._interval_bytes)
+        except OSError:
+            self._torn, self._left_next = True, f"{self._folder}/{active.end_offset:020d}.log"
+            raise
 
     def sync(self) -> None:
         """As `Log.sync`; may run in another thread than appends.
@@ -430,7 +436,7 @@ class SegmentedLog:
             self._is_sealing, self._sealed_producers = False, None
         self._durable_end = self.end_offset
         self._cut_at = self._fault = None
-        self._torn = False
+        self._torn = self._left_next is not None
 
     def heal(self, *, keep: bool) -> None:
         """Do both steps of a repair: `mend` and `resume`. Raises: OSError."""
@@ -585,10 +591,10 @@ class SegmentedLog:
         fresh = Segment(self._disk, self._folder, bases[0], self._interval_bytes, file_path=cleaned)
         fresh.take_whole(self._disk.size(cleaned))
         fresh.release()  # it may come to nothing, and nobody else would close the file
-        # A lost later claim would leave one whose sync failed, to which the first of these segments
-        # was given up; the next opening would then take the new file for given up, too.
-        self._point.secure()
         with self.in_folder():
+            # The disk may have a claim whose sync failed. It gives up the first of these segments,
+            # and if a power cut takes the later claims, the next opening removes the new file.
+            self._point.secure()
             self._segments.stage(fresh)
         self._fresh = fresh
 
@@ -777,9 +783,15 @@ class SegmentedLog:
             )
 
     def _require_whole(self) -> None:
-        """Cut off what a failed write left, so that no good batch follows a half one."""
+        """Remove what a failed write or roll left: no good batch follows a half one or is cut off.
+
+        Raises: OSError.
+        """
         self._refuse_after_fault()
         if self._torn:
+            if self._left_next is not None:
+                self._disk.remove(self._left_next)
+                self._left_next = None
             active = self._segments.active
             active.file.truncate(active.size)
             self._torn = False
