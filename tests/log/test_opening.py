@@ -689,10 +689,12 @@ def test_a_copy_whose_removal_failed_is_removed_before_the_next_is_staged(
     assert count(SegmentedLog(disk, FOLDER, segment_bytes=1)) == 6
 
 
+@pytest.mark.parametrize("is_rolled", [False, True])
 @pytest.mark.parametrize("is_torn", [False, True])
 def test_a_next_segment_that_the_disk_did_not_remove_is_removed_before_an_append(
-    *, is_torn: bool, monkeypatch: pytest.MonkeyPatch
+    *, is_torn: bool, is_rolled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Unless it is made durable by then, and used."""
     disk = MemoryDisk()
     log = SegmentedLog(disk, FOLDER, segment_bytes=3 * BATCH_BYTES + 9)
     fill(log, 0, 2)
@@ -700,11 +702,16 @@ def test_a_next_segment_that_the_disk_did_not_remove_is_removed_before_an_append
     with monkeypatch.context() as patch:
         patch.setattr(disk, "remove", fails)
         patch.setattr(MemoryFile, "sync", fails)
-        with pytest.raises(OSError, match="the disk fails"):
-            log.roll()
+        for _ in range(2):
+            with pytest.raises(OSError, match="the disk fails"):
+                log.roll()
         with pytest.raises(OSError, match="the disk fails"):
             fill(log, 2, 3)
+    if is_rolled:
+        log.begin_seal()
+        log.prepare_next()
     fill(log, 2, 3)
+    assert len(log.segments()) == 1 + is_rolled
     if is_torn:
         disk.crash(0.5)
     disk.kill()

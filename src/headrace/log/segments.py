@@ -129,7 +129,7 @@ class SegmentedLog:
         self._next: Segment | None = None
         self._stops = Stops()
         self._torn = False
-        self._left_next: str | None = None  # a file amid what the active segment may get
+        self._left_next: str | None = None  # the file of a next segment, unless it is durable
         self._fault: OSError | None = None
         self._cut_at: int | None = None
         self._is_retired = False
@@ -244,6 +244,8 @@ class SegmentedLog:
         segment = self._segments.active
         if not has_room or self._next is not None:
             segment = self._with_room(position, offset, headers)
+        if self._left_next is not None:
+            self._remove_left_next()
         try:
             segment.file.append(data)
         except OSError:
@@ -335,11 +337,10 @@ class SegmentedLog:
         try_to_save_index(active)
         # Once older segments are dropped, nothing else tells what their producers wrote.
         self._save_snapshot(producers, durable=True)
-        try:
-            return begun(self._disk, self._folder, active.end_offset, self._interval_bytes)
-        except OSError:
-            self._torn, self._left_next = True, f"{self._folder}/{active.end_offset:020d}.log"
-            raise
+        self._left_next = f"{self._folder}/{active.end_offset:020d}.log"
+        following = begun(self._disk, self._folder, active.end_offset, self._interval_bytes)
+        self._left_next = None
+        return following
 
     def sync(self) -> None:
         """As `Log.sync`; may run in another thread than appends.
@@ -436,7 +437,7 @@ class SegmentedLog:
             self._is_sealing, self._sealed_producers = False, None
         self._durable_end = self.end_offset
         self._cut_at = self._fault = None
-        self._torn = self._left_next is not None
+        self._torn = False
 
     def heal(self, *, keep: bool) -> None:
         """Do both steps of a repair: `mend` and `resume`. Raises: OSError."""
@@ -682,6 +683,7 @@ class SegmentedLog:
         if self._is_sealing:
             self.roll()
         self._require_whole()
+        self._remove_left_next()
         self.sync()
         active = self._segments.active
         active.save_index()
@@ -783,18 +785,21 @@ class SegmentedLog:
             )
 
     def _require_whole(self) -> None:
-        """Remove what a failed write or roll left: no good batch follows a half one or is cut off.
-
-        Raises: OSError.
-        """
+        """Cut off what a failed write left, so that no good batch follows a half one."""
         self._refuse_after_fault()
         if self._torn:
-            if self._left_next is not None:
-                self._disk.remove(self._left_next)
-                self._left_next = None
             active = self._segments.active
             active.file.truncate(active.size)
             self._torn = False
+
+    def _remove_left_next(self) -> None:
+        """Remove the file of a next segment that a failed roll may have left. Raises: OSError.
+
+        It would stand amid batches that go on in the segment before.
+        """
+        if self._left_next is not None:
+            self._disk.remove(self._left_next)
+            self._left_next = None
 
     def _save_snapshot(self, producers: Remembered, *, durable: bool) -> None:
         if self.end_offset > self._segments.bases[0]:
