@@ -188,3 +188,20 @@ def test_of_writes_in_one_place_a_power_cut_leaves_the_newest_that_it_keeps(
         disk.overwrite("point", data, 0)
     disk.crash(lambda _, data: data if data in kept else b"")
     assert disk.read("point") == expected
+
+
+def test_a_file_whose_name_cannot_be_synced_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: str) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    disk, before = OsDisk(tmp_path), open_files()
+    monkeypatch.setattr("headrace.log.os_disk._sync_folder", fails)
+    with pytest.raises(OSError, match="the disk fails"):
+        disk.open("a")
+    assert open_files() == before
+
+
+def open_files() -> set[Path]:
+    return {*Path("/proc/self/fd").iterdir()}

@@ -730,19 +730,80 @@ def merged(disk: Disk, *bases: int) -> str:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_producers_are_known_where_an_empty_last_segment_is_missing(*, clean: bool) -> None:
-    """As after a copy of the folder without empty files."""
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_an_empty_last_segment_that_is_missing_is_restored(
+    *, has_gaps: bool, clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a copy of the folder without empty files: producers are known, and claims hold."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    fill(log, 0, 5)
+    log.roll()
+    if has_gaps:
+        data, cleaned = disk.read(f"{FOLDER}/{0:020d}.log"), f"{FOLDER}/{0:020d}.log.cleaned"
+        first, second = batches.headers(data)[:2]
+        disk.write(cleaned, data[: first.size] + data[first.size + second.size :])
+        log.replace([0], cleaned)
+    log.advance_start(5)
+    log.settle()
+    log.close()
+    disk.remove(f"{FOLDER}/{5:020d}.log")
+    log = opened(disk, clean=clean, start_offset=5)
+    assert (log.start_offset, log.end_offset) == (5, 5)
+    assert isinstance(log.producers.check(batches.read_header(sent(4))), Duplicate)
+    fill(log, 5, 8)
+    log.sync()
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "open", fails)
+        with pytest.raises(OSError, match="the disk fails"):
+            log.roll()
+    disk.kill()
+    assert opened(disk, clean=False, start_offset=6).end_offset == 8
+
+
+def test_a_last_segment_that_lost_its_only_batch_is_restored() -> None:
+    """Nothing of the batch was synced."""
     disk = MemoryDisk()
     log = opened(disk)
     fill(log, 0, 5)
     log.roll()
     log.advance_start(5)
-    log.settle()
-    log.close()
+    fill(log, 5, 6)
+    disk.kill()
     disk.remove(f"{FOLDER}/{5:020d}.log")
-    again = opened(disk, clean=clean, start_offset=5)
-    assert (again.start_offset, again.end_offset) == (5, 5)
-    assert isinstance(again.producers.check(batches.read_header(sent(4))), Duplicate)
+    log = opened(disk, clean=False, start_offset=5)
+    fill(log, 5, 8)
+    log.sync()
+    disk.kill()
+    assert opened(disk, clean=False, start_offset=6).end_offset == 8
+
+
+def test_the_name_of_a_next_segment_is_gone_for_good_before_an_append(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The removal took effect, and its folder could not be synced."""
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=3 * BATCH_BYTES + 9)
+    fill(log, 0, 2)
+    log.sync()
+    remove, rename, synced = disk.remove, disk.rename, list[bool]()
+
+    def removed(path: str) -> None:
+        remove(path)
+        fails()
+
+    def renamed(old: str, new: str, *, durable: bool = True) -> None:
+        rename(old, new, durable=durable)
+        synced.append(durable)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "remove", removed)
+        patch.setattr(MemoryFile, "sync", fails)
+        with pytest.raises(OSError, match="the disk fails"):
+            log.roll()
+    monkeypatch.setattr(disk, "rename", renamed)
+    fill(log, 2, 3)
+    assert synced == [True]
 
 
 def test_an_opening_that_is_tried_again_forgets_the_first_batch_durably() -> None:

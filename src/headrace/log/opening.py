@@ -116,10 +116,13 @@ class Opening:
         bases = [base for base in _bases(names) if base >= self._point.claim.first_base]
         self._require_claimed_segments(bases, start_offset)
         self._remove_given_up(names)
-        if bases and self._is_being_emptied(bases, names, start_offset):
-            segments = [self._emptied(bases, names, start_offset)]
-            self._remove_unclaimed(leftovers)
-            return Opened(segments, Producers(self._producer_limit), clean)
+        if bases and self._lacks_empty_last(bases, start_offset):
+            if self._is_being_emptied(names, start_offset):
+                segments = [self._emptied(bases, names, start_offset)]
+                self._remove_unclaimed(leftovers)
+                return Opened(segments, Producers(self._producer_limit), clean)
+            self._restore_empty_last(start_offset)
+            bases.append(start_offset)
         segments = [self._sealed(base) for base in bases[:-1]]
         self._report_unverified(segments, names)
         producers = Producers(self._producer_limit)
@@ -172,18 +175,25 @@ class Opening:
         for name in names:
             self._disk.remove(f"{self._folder}/{name}")
 
-    def _is_being_emptied(
-        self, bases: Sequence[int], names: Sequence[str], start_offset: int
-    ) -> bool:
-        """Return whether an opening before began to set these segments aside.
-
-        They are not read: a segment with gaps that became the last one looks damaged. A log that
-        lost an empty last segment has a snapshot of its producers there.
-        """
+    def _lacks_empty_last(self, bases: Sequence[int], start_offset: int) -> bool:
+        """Return whether the segment with which the log begins is missing, and nothing else."""
         claim = self._point.claim
-        is_empty = not claim.size and not claim.first_crc
-        is_above = claim.base_offset == start_offset > bases[-1]
-        return is_empty and is_above and start_offset not in snapshots.offsets(names)
+        return not claim.size and claim.base_offset == start_offset > bases[-1]
+
+    def _is_being_emptied(self, names: Sequence[str], start_offset: int) -> bool:
+        """Return whether an opening before began to set the segments aside.
+
+        They are not read: a segment with gaps that became the last one looks damaged. Where the log
+        was rolled to its start offset, there are a first batch or a snapshot of the producers.
+        """
+        has_snapshot = start_offset in snapshots.offsets(names)
+        return not self._point.claim.first_crc and not has_snapshot
+
+    def _restore_empty_last(self, start_offset: int) -> None:
+        """Write the empty last segment anew: in the segment before, no claim would hold."""
+        path = f"{self._folder}/{start_offset:020d}.log"
+        log.warning("%s: the last segment of the log, which was empty, is missing; restored", path)
+        self._disk.write(path, b"")
 
     def _emptied(self, bases: Sequence[int], names: Sequence[str], start_offset: int) -> Segment:
         """An empty log that begins with `start_offset`, above all records that it has.

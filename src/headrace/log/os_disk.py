@@ -129,8 +129,12 @@ class OsDisk:
         if is_new:
             _make_folder(os.path.dirname(target))
         file = OsFile(target, self._on_sync)
-        if is_new:
-            _sync_folder(os.path.dirname(target))
+        try:
+            if is_new:
+                _sync_folder(os.path.dirname(target))
+        except OSError:
+            file.close()
+            raise
         return file
 
     def exists(self, path: str) -> bool:

@@ -799,6 +799,8 @@ class SegmentedLog:
         """
         if self._left_next is not None:
             self._disk.remove(self._left_next)
+            path = self._segments.active.file_path
+            self._disk.rename(path, path)  # syncs the folder, also where the file was gone
             self._left_next = None
 
     def _save_snapshot(self, producers: Remembered, *, durable: bool) -> None:
