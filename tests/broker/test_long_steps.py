@@ -1,4 +1,4 @@
-"""Steps of the loop that have too much to do are told from those that a slow moment lengthened."""
+"""Steps of the loop that have too much to do are distinguished from steps in slow moments."""
 
 import pytest
 

@@ -190,7 +190,7 @@ class Opening:
         return not self._point.claim.first_crc and not has_snapshot
 
     def _restore_empty_last(self, start_offset: int) -> None:
-        """Write the empty last segment anew: in the segment before, no claim would hold."""
+        """Create the empty last segment again: in the segment before, no claim would hold."""
         path = f"{self._folder}/{start_offset:020d}.log"
         log.warning("%s: the last segment of the log, which was empty, is missing; restored", path)
         self._disk.write(path, b"")
