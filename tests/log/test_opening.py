@@ -18,6 +18,8 @@ from headrace.sim.disk import FaultyDisk
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
+from .names_disk import NamesDisk
+
 FOLDER = "orders-0"
 POINT = f"{FOLDER}/recovery-point"
 BATCH_BYTES = 868
@@ -761,21 +763,161 @@ def test_an_empty_last_segment_that_is_missing_is_restored(
     assert opened(disk, clean=False, start_offset=6).end_offset == 8
 
 
-def test_a_last_segment_that_lost_its_only_batch_is_restored() -> None:
-    """Nothing of the batch was synced."""
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_a_missing_last_segment_that_had_a_batch_is_refused(*, is_synced: bool) -> None:
+    """Its claim may be older than what was synced since."""
     disk = MemoryDisk()
     log = opened(disk)
     fill(log, 0, 5)
     log.roll()
     log.advance_start(5)
     fill(log, 5, 6)
+    log.secure_point()
+    fill(log, 6, 9)
+    if is_synced:
+        log.sync()
+    disk.crash(0.0)
+    disk.remove(f"{FOLDER}/{5:020d}.log")
+    with pytest.raises(CorruptLog, match=r"5\.log: the last segment of the log is missing"):
+        opened(disk, clean=False, start_offset=5)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_log_that_is_an_empty_segment_alone_is_restored_with_its_producers(
+    *, clean: bool
+) -> None:
+    """As retention leaves a log: the end is known by the orderly stop."""
+    disk = MemoryDisk()
+    log = emptied_by_retention(disk)
+    log.settle()
+    log.close()
+    disk.remove(f"{FOLDER}/{5:020d}.log")
+    log = SegmentedLog(
+        disk, FOLDER, clean=clean, end_offset=5 if clean else None, start_offset=5, has_point=True
+    )
+    assert (log.start_offset, log.end_offset) == (5, 5)
+    assert isinstance(log.producers.check(batches.read_header(sent(4))), Duplicate)
+
+
+def test_the_claim_names_no_segment_that_retention_gave_up() -> None:
+    """Else a repair begins the log with it, below the start offset."""
+    disk = MemoryDisk()
+    emptied_by_retention(disk)
+    disk.kill()
+    assert read_claim(disk, FOLDER)[1].base_offset == 5
+    disk.remove(f"{FOLDER}/{5:020d}.log")
+    with pytest.raises(CorruptLog, match=r"5\.log: the last segment of the log is missing"):
+        opened(disk, clean=False)
+
+
+def emptied_by_retention(disk: MemoryDisk) -> SegmentedLog:
+    log = opened(disk, clean=False)
+    fill(log, 0, 5)
+    log.sync()
+    log.roll()
+    log.advance_start(5)
+    log.allow_drop(5)
+    log.drop_segments(5)
+    return log
+
+
+def test_the_claim_names_the_last_segment_when_compaction_rewrites_another() -> None:
+    """Else a repair takes the one with gaps for the last, and moves its records."""
+    disk = MemoryDisk()
+    log = opened(disk, clean=False)
+    fill(log, 0, 5)
+    log.sync()
+    log.roll()
+    data, cleaned = disk.read(f"{FOLDER}/{0:020d}.log"), f"{FOLDER}/{0:020d}.log.cleaned"
+    first, second = batches.headers(data)[:2]
+    disk.write(cleaned, data[: first.size] + data[first.size + second.size :])
+    log.replace([0], cleaned)
+    assert read_claim(disk, FOLDER)[1].base_offset == 5
+    fill(log, 5, 6)
+    assert read_claim(disk, FOLDER)[1].first_crc == batches.read_header(sent(5)).crc
     disk.kill()
     disk.remove(f"{FOLDER}/{5:020d}.log")
-    log = opened(disk, clean=False, start_offset=5)
-    fill(log, 5, 8)
+    with pytest.raises(CorruptLog, match=r"5\.log: the last segment of the log is missing"):
+        opened(disk, clean=False)
+
+
+# ---- names that were not synced
+
+NEXT = f"{FOLDER}/{5:020d}.log"
+
+
+def appended_after(log: SegmentedLog, disk: NamesDisk, *, start_offset: int = 0) -> None:
+    """Require that records which are synced now survive a power cut."""
+    disk.fails = lambda: False
+    for n in range(5, 8):
+        log.append(plain(n), batches.headers(plain(n)))
     log.sync()
+    assert log.durable_end == 8
+    disk.power_cut()
+    assert opened(disk, clean=False, start_offset=start_offset).end_offset == 8
+
+
+def plain(n: int) -> bytearray:
+    """Return a batch of no idempotent producer, whose snapshots would sync the folder."""
+    return bytearray(batches.build([Record(0, 1000 + n, None, b"v" * 800)]))
+
+
+def test_a_start_amid_the_creation_of_a_segment_syncs_its_name() -> None:
+    disk = NamesDisk()
+    log = opened(disk, clean=False)
+    fill(log, 0, 5)
+    log.sync()
+    log.secure_point()
+    disk.fails = lambda: disk.has(NEXT)
+    with unremoved(disk), pytest.raises(OSError, match="cannot be synced"):
+        log.roll()
     disk.kill()
-    assert opened(disk, clean=False, start_offset=6).end_offset == 8
+    disk.fails = lambda: False
+    appended_after(opened(disk, clean=False), disk)
+
+
+def test_a_second_roll_syncs_the_name_of_a_segment_that_was_not_removed() -> None:
+    disk = NamesDisk()
+    log = opened(disk, clean=False)
+    for n in range(5):
+        log.append(plain(n), batches.headers(plain(n)))
+    log.sync()
+    log.secure_point()
+    disk.fails = lambda: disk.has(NEXT)
+    with unremoved(disk), pytest.raises(OSError, match="cannot be synced"):
+        log.roll()
+    disk.fails = lambda: False
+    log.begin_seal()
+    log.prepare_next()
+    log.begin_next()
+    appended_after(log, disk)
+
+
+@contextmanager
+def unremoved(disk: MemoryDisk) -> Iterator[None]:
+    """Let no file be removed, as when the process is killed before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "remove", fails)
+        yield
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_a_second_opening_syncs_the_name_of_a_restored_segment(*, is_alone: bool) -> None:
+    """The orderly stop still counts for it, so nothing else of the log is written."""
+    disk = NamesDisk()
+    log = emptied_by_retention(disk) if is_alone else opened(disk, clean=False)
+    if not is_alone:
+        fill(log, 0, 5)
+        log.roll()
+        log.advance_start(5)
+    log.settle()
+    log.close()
+    disk.remove(NEXT)
+    disk.fails = lambda: disk.has(NEXT)
+    with pytest.raises(OSError, match="cannot be synced"):
+        opened(disk, start_offset=5)
+    disk.fails = lambda: False
+    appended_after(opened(disk, start_offset=5), disk, start_offset=5)
 
 
 def test_the_name_of_a_next_segment_is_gone_for_good_before_an_append(

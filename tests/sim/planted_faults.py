@@ -97,6 +97,11 @@ def missing_files_are_empty(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Manifest, "read", lax)
 
 
+def unsynced_names_are_used(patch: pytest.MonkeyPatch) -> None:
+    """A start goes on in a segment whose creation was cut short, and does not sync its name."""
+    patch.setattr(Opening, "_sync_name", lambda *_: None)
+
+
 def torn_ends_stay(patch: pytest.MonkeyPatch) -> None:
     """The torn end of a log is not cut off at a start."""
     patch.setattr(Opening, "_cut", lambda *_: None)
@@ -326,6 +331,12 @@ FAULTS: dict[str, Fault] = {
         "unsynced: reordered",
         _cut(REORDERED) | {"producers": 6, "slow_disks": True},
         {sealed_segments_are_not_synced: 0},
+    ),
+    "lost creation": Fault(
+        "lost creation",
+        {"kills": True} | _cut(NOTHING),
+        {unsynced_names_are_used: 64},
+        {"seconds": 6},
     ),
     "lost rename": Fault("unsynced: lost ", _cut(NOTHING), {folders_are_not_synced: 2}),
     "failing syncs": Fault(

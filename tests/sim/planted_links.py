@@ -17,7 +17,8 @@ from headrace.wire.frames import Frames
 
 from .planted import anybody_may_acknowledge
 from .planted_faults import Fault
-from .planted_records import duplicates_are_appended
+from .planted_records import duplicates_are_appended, retention_trusts_the_wall_clock
+from .planted_requests import checksums_count_only_with_acks
 
 
 def stalls_end_sessions(patch: pytest.MonkeyPatch) -> None:
@@ -85,6 +86,12 @@ FAULTS: dict[str, Fault] = {
         {stalls_end_sessions: 0},
         _QUEUE | {"members": 6, "limit": 8, "seconds": 8},
     ),
+    "a wall clock that is set": Fault(
+        "the wall clock is set by",
+        {"clock_set": True},
+        {retention_trusts_the_wall_clock: 0},
+        {"consumers": ("classic", "consumer"), "members": 2},
+    ),
     "lost responses": Fault(
         "a response is lost", {"lost_answers": True}, {duplicates_are_appended: 0}
     ),
@@ -93,6 +100,12 @@ FAULTS: dict[str, Fault] = {
         {"vanishing": True},
         {members_leave_with_their_connection: 0},
         _MEMBERS | {"consumers": ("consumer",)},
+    ),
+    "hostile peers": Fault(
+        "stranger sends",
+        {"hostile": True},
+        {checksums_count_only_with_acks: 0},
+        {"seconds": 4, "lies": False},
     ),
     "rough links": Fault("a link is rough", {"rough_links": True}, {last_pieces_are_lost: 0}),
     "repeated acknowledgements": Fault(

@@ -203,7 +203,11 @@ class Partition:
         """Open the log, which nobody can use yet. Raises: OSError; CorruptLog."""
         opened = self._open_log(self.settings, self._remove_later)
         if self._waits_for_disk:
-            opened.sync()
+            try:
+                opened.sync()
+            except BaseException:
+                opened.close()
+                raise
         return opened
 
     def _serve(self, opened: SegmentedLog) -> None:

@@ -116,13 +116,17 @@ class Opening:
         bases = [base for base in _bases(names) if base >= self._point.claim.first_base]
         self._require_claimed_segments(bases, start_offset)
         self._remove_given_up(names)
-        if bases and self._lacks_empty_last(bases, start_offset):
-            if self._is_being_emptied(names, start_offset):
+        if start_offset and self._lacks_empty_last(bases, start_offset):
+            if start_offset not in snapshots.offsets(names):  # of the producers, kept by a roll
+                # An opening before began to set the segments aside. They are not read: one with
+                # gaps that became the last one looks damaged.
                 segments = [self._emptied(bases, names, start_offset)]
                 self._remove_unclaimed(leftovers)
                 return Opened(segments, Producers(self._producer_limit), clean)
             self._restore_empty_last(start_offset)
             bases.append(start_offset)
+        if bases:
+            self._sync_name(bases[-1])
         segments = [self._sealed(base) for base in bases[:-1]]
         self._report_unverified(segments, names)
         producers = Producers(self._producer_limit)
@@ -176,24 +180,32 @@ class Opening:
             self._disk.remove(f"{self._folder}/{name}")
 
     def _lacks_empty_last(self, bases: Sequence[int], start_offset: int) -> bool:
-        """Return whether the segment with which the log begins is missing, and nothing else."""
+        """Return whether the empty segment with which the log begins is missing."""
+        return self._begins_empty(start_offset) and start_offset > max(bases, default=-1)
+
+    def _begins_empty(self, start_offset: int) -> bool:
+        """Return whether the last segment begins with the log, and never had a batch."""
         claim = self._point.claim
-        return not claim.size and claim.base_offset == start_offset > bases[-1]
-
-    def _is_being_emptied(self, names: Sequence[str], start_offset: int) -> bool:
-        """Return whether an opening before began to set the segments aside.
-
-        They are not read: a segment with gaps that became the last one looks damaged. Where the log
-        was rolled to its start offset, there are a first batch or a snapshot of the producers.
-        """
-        has_snapshot = start_offset in snapshots.offsets(names)
-        return not self._point.claim.first_crc and not has_snapshot
+        has_batch = claim.size > 0 or claim.first_crc != 0
+        return not has_batch and claim.base_offset == start_offset > 0
 
     def _restore_empty_last(self, start_offset: int) -> None:
         """Create the empty last segment again: in the segment before, no claim would hold."""
         path = f"{self._folder}/{start_offset:020d}.log"
         log.warning("%s: the last segment of the log, which was empty, is missing; restored", path)
         self._disk.write(path, b"")
+
+    def _sync_name(self, base: int) -> None:
+        """Sync the name of the last segment unless a batch of it is claimed.
+
+        Whoever made the file may have been killed, or its sync may have failed. The name of a first
+        segment is synced with that of the recovery point.
+        """
+        claim = self._point.claim
+        is_used = claim.base_offset == base and (claim.size or claim.first_crc)
+        if base and not is_used:
+            path = f"{self._folder}/{base:020d}.log"
+            self._disk.rename(path, path)
 
     def _emptied(self, bases: Sequence[int], names: Sequence[str], start_offset: int) -> Segment:
         """An empty log that begins with `start_offset`, above all records that it has.
@@ -225,10 +237,12 @@ class Opening:
         if is_begun:
             self._point.replace(Claim(start_offset, start_offset, 0, start_offset))
         fresh = Segment(self._disk, self._folder, start_offset, self._interval_bytes)
-        file = fresh.file  # so that the first append need not make it, and wait for the folder
-        if start_offset:
-            file.sync()
-        fresh.release()
+        try:
+            file = fresh.file  # so that the first append need not make it, and wait for the folder
+            if start_offset:
+                file.sync()
+        finally:
+            fresh.release()
         return fresh
 
     # ---- segments
@@ -344,8 +358,7 @@ class Opening:
         claim = self._point.claim
         if claim.base_offset < 0:
             return
-        is_emptied = not claim.size and start_offset == claim.base_offset > 0
-        if claim.base_offset > max(bases, default=-1) and not is_emptied:
+        if claim.base_offset > max(bases, default=-1) and not self._begins_empty(start_offset):
             path = f"{self._folder}/{claim.base_offset:020d}.log"
             raise CorruptFileError(path, "the last segment of the log is missing")
         if bases and 0 <= claim.first_base < bases[0]:
@@ -389,7 +402,8 @@ class Opening:
                 self._replay_segment(segment, producers, start, end_offset)
             except CorruptBatch as error:
                 raise CorruptFileError(f"{segment.path}.log", str(error)) from error
-            segment.release()
+            finally:
+                segment.release()
 
     def _replay_segment(
         self, segment: Segment, producers: Producers, start: int, end_offset: int

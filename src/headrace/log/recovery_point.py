@@ -170,7 +170,7 @@ class RecoveryPoint:
         with self._lock:
             self._require_open()
             kept = self.claim
-            if kept.base_offset < 0:
+            if kept.base_offset < first_base:  # the segment that is claimed is given up, too
                 self._write_both(Claim(first_base, first_base, 0, first_base))
             elif first_base > kept.first_base:
                 self._write_both(kept._replace(first_base=first_base))

@@ -709,6 +709,8 @@ def begun(disk: Disk, folder: str, base_offset: int, interval_bytes: int) -> Seg
     """
     segment = Segment(disk, folder, base_offset, interval_bytes)
     try:
+        if disk.exists(segment.file_path):  # a try before could neither sync nor remove its name
+            disk.rename(segment.file_path, segment.file_path)
         segment.file.sync()
     except OSError:
         segment.release()

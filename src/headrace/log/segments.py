@@ -593,6 +593,10 @@ class SegmentedLog:
         fresh.take_whole(self._disk.size(cleaned))
         fresh.release()  # it may come to nothing, and nobody else would close the file
         with self.in_folder():
+            # A repair takes the segment that is claimed for the last one, which has no gaps.
+            active = self._segments.active
+            if self._point.claim.base_offset != active.base_offset:
+                self._begin_claim(active, wait=True)
             # The disk may have a claim whose sync failed. It gives up the first of these segments,
             # and if a power cut takes the later claims, the next opening removes the new file.
             self._point.secure()
@@ -745,16 +749,19 @@ class SegmentedLog:
         return claim.end_offset if known else active.base_offset
 
     def _claim_segment(self, segment: Segment, *, wait: bool = False) -> None:
-        """Let the recovery point name a segment that it does not name yet, now or later.
+        """Let the recovery point name a segment that has a batch, now or later.
 
         Args:
             wait: for a thread: now, though another one waits for the disk.
         """
+        if self._begin_claim(segment, wait=wait):
+            self._claimed_base = segment.base_offset
+
+    def _begin_claim(self, segment: Segment, *, wait: bool) -> bool:
         base, crc = self._first_batch
         # A segment whose claim a power cut took begins with another batch than this one.
         first_crc = crc if base == segment.base_offset else 0
-        if self._point.began(self._first_base, segment.base_offset, first_crc, wait=wait):
-            self._claimed_base = segment.base_offset
+        return self._point.began(self._first_base, segment.base_offset, first_crc, wait=wait)
 
     def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
         """The segment that batches go to; a further one when the active one is full."""

@@ -22,6 +22,7 @@ from headrace.log.recovery_point import decoded
 from headrace.sim.damage import BLOCK_BYTES, Damage
 
 Undo = Callable[[], None]
+_MADE = 0.5  # of the files that could not be opened
 _ENTRIES_UNDONE = 0.5  # of folders with entries that were not synced, at a power cut
 NOTHING, WHOLE, TORN, HOLES, REORDERED = "nothing", "whole", "torn", "holes", "reordered"
 FATES = (NOTHING, WHOLE, TORN, HOLES, REORDERED)
@@ -103,9 +104,20 @@ class FaultyDisk(MemoryDisk):
     # ---- unsynced writes
 
     def open(self, path: str) -> "WatchedFile":
-        """As `MemoryDisk.open`."""
-        super().open(path)
+        """As `MemoryDisk.open`; amid a crash or a failure a power cut may take a new file."""
+        was_dead, is_new = self.dead, path not in self._files
+        try:
+            super().open(path)
+        except OSError:
+            if is_new and not was_dead and self._is_made(path):
+                self._replace(path, b"")
+                self._entry(path, False, partial(self._put_back, path, None), "creation")
+            raise
         return WatchedFile(self, self._files[path], path)
+
+    def _is_made(self, path: str) -> bool:
+        """Return whether a file is there whose name could not be synced."""
+        return Random(f"{self._name}/{self.operations}/{path}/made").random() < _MADE
 
     def appending(self, content: Any, position: int) -> None:
         """Note where an append begins."""
