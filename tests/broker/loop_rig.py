@@ -55,11 +55,12 @@ class LongSteps:
 
     Processors of rented machines run slower for some milliseconds again and again, which lengthens
     steps here and there. A step that has too much to do is long in each try, at the same place: it
-    is the n-th of the costly ones, or about that, as a slow processor makes cheap ones costly.
+    is the n-th of all steps, or of the costly ones, or about that: how many cheap steps there are
+    differs from try to try, and a slow processor makes cheap ones costly.
     """
 
     def __init__(self) -> None:
-        self._places: list[int] | None = None
+        self._places: list[tuple[int, int]] | None = None
 
     def is_passed(self, seconds: Sequence[float], allowed: float) -> bool:
         """Take the steps of a try; return whether at each place a step of some try was short.
@@ -68,13 +69,19 @@ class LongSteps:
             seconds: Durations of all steps.
             allowed: What a step may take, in seconds.
         """
-        costly = [step for step in seconds if step > allowed / 10]
-        tolerance = 2 + len(costly) // 10
-        long = [place for place, step in enumerate(costly) if step > allowed]
+        costly = 0
+        long = []
+        for place, step in enumerate(seconds):
+            if step > allowed:
+                long.append((place, costly))
+            costly += step > allowed / 10
+        tolerance = 2 + costly // 10
         if self._places is None:
             self._places = long
         self._places = [
-            place for place in self._places if any(abs(place - one) <= tolerance for one in long)
+            (place, rank)
+            for place, rank in self._places
+            if any(abs(place - at) <= 2 or abs(rank - nth) <= tolerance for at, nth in long)
         ]
         return not self._places
 

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -12,8 +12,11 @@ from tests.broker.loop_rig import Client, LoopRig
 
 from headrace.broker.handlers import configs, describe_producers
 from headrace.core.catalog import CreateTopic
+from headrace.log.memory_disk import MemoryDisk
 from headrace.wire import batches, codec
 from headrace.wire.batches import Record
+
+from .test_loop_time import created
 
 Connect = Callable[[], Any]
 BROKER_SETTINGS = {
@@ -40,6 +43,49 @@ def fetch(partitions: int, *, wait_ms: int, epoch: int = -1, offset: int = 0) ->
         "isolation_level": 0, "session_id": 0, "session_epoch": epoch, "rack_id": "",
         "forgotten_topics_data": [], "topics": [{"topic": "orders", "partitions": asked}],
     }  # fmt: skip
+
+
+def test_a_reader_does_not_wait_behind_damage_in_a_sealed_segment() -> None:
+    disk = MemoryDisk()
+    rig = LoopRig(disk)
+    try:
+        rig.run(_produced_and_rolled(rig))
+    finally:
+        rig.close()
+    path = f"orders-0/{0:020d}.log"
+    data = bytearray(disk.read(path))
+    first, second = batches.headers(data)[:2]
+    data[first.size + second.size - 1] ^= 1
+    disk.write(path, bytes(data))
+    rig = LoopRig(disk)
+    try:
+        assert rig.run(_error_codes(rig, (1, 3))) == [56, 0]
+    finally:
+        rig.close()
+
+
+async def _produced_and_rolled(rig: LoopRig) -> None:
+    client = Client(rig.server)
+    topics = [created("orders", num_partitions=1)]
+    await client.call(19, 7, topics=topics, timeout=0, validate_only=False)
+    partition = rig.services.partition("orders", 0)
+    assert partition is not None
+    for n in range(4):
+        if n == 3:
+            partition.log.roll()
+        partition.append_records([Record(0, 1_700_000_000_000, None, bytes(10_000))])
+    await client.hang_up()
+
+
+async def _error_codes(rig: LoopRig, offsets: Iterable[int]) -> list[int]:
+    """Fetch from each offset, as a reader that waits for more at the end of the log."""
+    client = Client(rig.server)
+    found = []
+    for offset in offsets:
+        answer = await client.call(1, 11, **fetch(1, wait_ms=NOT_ANSWERED, offset=offset))
+        found.append(int(answer.responses[0].partitions[0].error_code))
+    await client.hang_up()
+    return found
 
 
 def produce(wire: Any, size: int, **producer: int) -> None:

@@ -35,6 +35,11 @@ def test_a_long_step_is_known_again_where_a_slow_moment_made_others_costly() -> 
     assert not any(tries(at(50), slow, at(50)))
 
 
+def test_a_long_step_is_known_again_where_others_are_as_costly_as_cheap_ones_may_be() -> None:
+    others = ([ALLOWED * 0.09] * 50, [ALLOWED * 0.11] * 50)
+    assert not any(tries(*([*one, LONG] for one in others)))
+
+
 def test_a_long_step_does_not_pass_beside_slow_moments() -> None:
     assert not any(tries(at(70), [*at(10, 60), *at(10, 40)], [*at(50, 60), *at(10, 40)]))
 

@@ -1,7 +1,9 @@
 """One partition: what is kept of it, its end, and a log that cannot be opened."""
 
 import asyncio
+import errno
 import threading
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +14,8 @@ from headrace.core.catalog import Topic
 from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog, OffsetOutOfRange
 from headrace.log.memory_disk import MemoryDisk
-from headrace.log.producers import Duplicate
+from headrace.log.os_disk import OsDisk, OsFile
+from headrace.log.producers import Duplicate, ProducerLimit
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import Record
@@ -193,6 +196,42 @@ def test_a_log_that_cannot_be_opened_fails_its_users_and_is_told_once(
             assert partition.start_offset
     assert len(caplog.records) == 1
     partition.settle()
+    partition.close()
+
+
+def test_a_log_that_cannot_be_synced_when_it_is_opened_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each use tries again, so that files and producers would become more and more."""
+
+    class CountedFile(OsFile):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            files.append(self)
+
+    def fails(_: OsFile) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    files = list[OsFile]()
+    disk, limit = OsDisk(tmp_path), ProducerLimit(100)
+    before = SegmentedLog(disk, FOLDER)
+    data = bytearray(batches.build([Record(0, 0, None, b"v")], producer_id=7, base_sequence=0))
+    before.append(data, batches.headers(data))
+    before.close()
+
+    def open_log(*_: Any) -> SegmentedLog:
+        return SegmentedLog(disk, FOLDER, producer_limit=limit)
+
+    partition, _ = made(open_log, fsync=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.log.os_disk.OsFile", CountedFile)
+        patch.setattr(CountedFile, "sync", fails)
+        for _ in range(3):
+            run(partition.open_ready)
+    assert partition.is_failing
+    assert files
+    assert {file._fd for file in files} == {-1}
+    assert limit.count == 0
     partition.close()
 
 

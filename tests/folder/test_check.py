@@ -501,6 +501,25 @@ def test_a_segment_that_a_start_sets_aside_has_no_torn_end(stopped: Folder, writ
         assert [one.grade for one in found if one.path == path] == ([Grade.ERROR] if name else [])
 
 
+def test_an_empty_last_segment_that_the_next_start_creates_is_a_warning(
+    killed: Folder, write: Write
+) -> None:
+    root = write(killed.files)
+    disk = OsDisk(root)
+    log = SegmentedLog(disk, "orders-0", has_point=True)
+    log.roll()
+    log.settle()
+    log.close()
+    path = f"orders-0/{log.end_offset:020d}.log"
+    small_files.write_file(disk, START_OFFSETS, f"0\n1\norders 0 {log.end_offset}\n")
+    disk.remove(path)
+    found = [one for one in checked(root).findings if one.path.startswith("orders-0")]
+    assert [(one.path, one.grade, one.consequence) for one in found] == [
+        (path, Grade.WARNING, "the next start creates it")
+    ]
+    assert not (root / path).exists()
+
+
 def test_a_torn_end_of_a_log_that_a_start_sets_aside_is_no_error(
     killed: Folder, write: Write
 ) -> None:

@@ -1949,6 +1949,38 @@ def test_a_missing_segment_before_the_last_is_filled_whatever_segment_is_claimed
     assert check(root, lambda _: None).is_clean
 
 
+@pytest.mark.parametrize("has_batch", [False, True])
+def test_a_missing_last_segment_moves_no_record_of_a_compacted_one_before_it(
+    *, has_batch: bool, write: Write
+) -> None:
+    """Nothing was synced since it began, so that only its first batch may claim it."""
+    files = dict(build_compacted().files)
+    del files[".kafka_cleanshutdown"]
+    disk = OsDisk(root := write(files))
+    before = offsets_of(root, "prices-0")
+    log = SegmentedLog(disk, "prices-0", has_point=True)
+    log.roll()
+    *_, sealed_one, last = log.segments()
+    whole = disk.read(path := f"prices-0/{sealed_one.base_offset:020d}.log")
+    sizes = [one.size for one in batches.headers(whole)]
+    disk.write(f"{path}.cleaned", whole[: sizes[0]] + whole[sizes[0] + sizes[1] :])
+    log.replace([sealed_one.base_offset], f"{path}.cleaned")
+    if has_batch:
+        data = batches.build([Record(0, 0, b"k", b"v")])
+        log.append(bytearray(data), batches.headers(data))
+    log.close()
+    kept = offsets_of(root, "prices-0")
+    assert len(kept) == len(before) - 1 + has_batch
+    disk.remove(f"prices-0/{last.base_offset:020d}.log")
+    done = repaired(root)
+    assert done.is_complete
+    assert [one.lost for one in done.actions] == [((last.base_offset, None),)]
+    assert offsets_of(root, "prices-0") == (kept[:-1] if has_batch else kept)
+    again = SegmentedLog(disk, "prices-0", has_point=True)
+    assert again.end_offset == last.base_offset
+    again.close()
+
+
 def test_more_damaged_segments_than_any_bound_of_rounds(
     stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,8 @@ import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count as count_from
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from headrace.core.types import WallMs
 from headrace.log import checksums, segment, snapshots
 from headrace.log.api import CorruptLog, Disk
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
+from headrace.log.os_disk import OsDisk, OsFile
 from headrace.log.producers import Duplicate
 from headrace.log.recovery_point import RecoveryPoint, read_claim
 from headrace.log.segments import SegmentedLog
@@ -25,7 +28,7 @@ POINT = f"{FOLDER}/recovery-point"
 BATCH_BYTES = 868
 
 
-def opened(disk: MemoryDisk, *, clean: bool = True, start_offset: int = 0) -> SegmentedLog:
+def opened(disk: Disk, *, clean: bool = True, start_offset: int = 0) -> SegmentedLog:
     return SegmentedLog(
         disk, FOLDER, segment_bytes=20_000, index_interval_bytes=3000, clean=clean,
         start_offset=start_offset,
@@ -839,6 +842,39 @@ def test_the_claim_names_the_last_segment_when_compaction_rewrites_another() -> 
     disk.remove(f"{FOLDER}/{5:020d}.log")
     with pytest.raises(CorruptLog, match=r"5\.log: the last segment of the log is missing"):
         opened(disk, clean=False)
+
+
+@pytest.mark.parametrize("start_offset", [0, 70])
+def test_an_opening_that_fails_leaves_no_file_open(
+    start_offset: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the segments are set aside, and where a batch that producers need is damaged."""
+
+    class CountedFile(OsFile):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            files.append(self)
+
+    files = list[OsFile]()
+    disk = OsDisk(tmp_path)
+    log = opened(disk)
+    fill(log, 0, 60)
+    log.settle()
+    log.close()
+    for offset in snapshots.offsets(disk.list(FOLDER)):
+        disk.remove(snapshots.path_of(FOLDER, offset))
+    monkeypatch.setattr("headrace.log.os_disk.OsFile", CountedFile)
+    if start_offset:
+        monkeypatch.setattr(CountedFile, "sync", fails)
+    else:
+        path = f"{FOLDER}/{0:020d}.log"
+        data = bytearray(disk.read(path))
+        data[2 * BATCH_BYTES + 7] ^= 1  # in the offset of the third batch
+        disk.write(path, bytes(data))
+    with pytest.raises((OSError, CorruptLog)):
+        opened(disk, clean=not start_offset, start_offset=start_offset)
+    assert files
+    assert {file._fd for file in files} == {-1}
 
 
 # ---- names that were not synced

@@ -85,12 +85,20 @@ def test_records_that_are_lost_doubled_skipped_or_strange_are_reported() -> None
     def reordered(small: Small) -> None:
         small.records.ended(PLACE, 0, {0: (b"b", None), 1: (b"a", None)})
 
+    def sent_out_of_order(small: Small) -> None:
+        small.fetched(0, 3, o0=b"a", o2=b"c", o1=b"b")
+
+    def sent_too_early(small: Small) -> None:
+        small.fetched(0, 1, o0=b"a", o1=b"b")
+
     _reports(lost, "is lost")
     _reports(doubled, "stands twice")
     _reports(skipped, "was skipped")
     _reports(strange, "no producer sent")
     _reports(changed, "was b'a' and is b'b'")
     _reports(reordered, "behind 1")
+    _reports(sent_out_of_order, "1 was sent after 2")
+    _reports(sent_too_early, "was sent, the high watermark is 1")
 
 
 def test_a_record_has_the_key_the_timestamp_and_the_headers_that_were_sent() -> None:

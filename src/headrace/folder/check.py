@@ -229,6 +229,21 @@ class _Check:
                     "the next start sets its segments aside, and the log continues at that offset",
                     "if its records were not deleted, restore a backup",
                 )  # fmt: skip
+            for path in sorted(self._restored(disk)):
+                self._add(
+                    Grade.WARNING, path, "the last segment of the log, which was empty, is missing",
+                    "the next start creates it",
+                )  # fmt: skip
+
+    def _restored(self, disk: OverlayDisk) -> set[str]:
+        """Return the segments that a log should have and that a start on `disk` created."""
+        return {
+            f"{folder}/{name}"
+            for folder in self._disk.folders
+            for name in disk.list(folder)
+            if _is_segment(name) and not self._disk.exists(f"{folder}/{name}")
+            if recovery_point.read_claim(self._disk, folder)[1].base_offset == int(name[:-4])
+        }
 
     def _is_read_whole(self, path: str) -> bool:
         """Return whether a start that sets a segment aside reads all of it before.

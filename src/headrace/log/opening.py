@@ -106,11 +106,7 @@ class Opening:
         if self._has_point:
             self._require_point(names)
         if replacements := waiting_replacements(names, self._point.claim.first_base):
-            if not self._point.is_missing:
-                self._point.secure()  # else an older claim may name a segment that is replaced
-            for name in replacements:
-                finish_replacement(self._disk, f"{self._folder}/{name}", self._disk.remove)
-            names = self._disk.list(self._folder)
+            names = self._replaced(replacements)
         leftovers = [name for name in names if name.endswith(_LEFTOVERS)]
         names = [name for name in names if not name.endswith(_LEFTOVERS)]
         bases = [base for base in _bases(names) if base >= self._point.claim.first_base]
@@ -161,6 +157,14 @@ class Opening:
         return producers
 
     # ---- leftovers
+
+    def _replaced(self, replacements: Sequence[str]) -> list[str]:
+        """Finish what compaction began; return what the folder has then."""
+        if not self._point.is_missing:
+            self._point.secure()  # else an older claim may name a segment that is replaced
+        for name in replacements:
+            finish_replacement(self._disk, f"{self._folder}/{name}", self._disk.remove)
+        return self._disk.list(self._folder)
 
     def _remove_given_up(self, names: Sequence[str]) -> None:
         """Remove segments that were given up; a power cut may have undone their renaming."""
