@@ -162,6 +162,9 @@ LARGEST: dict[str, tuple[int, int, Callable[[Any], Fields]]] = {
             for one in names(scaled(1200))]}),
     "AlterConfigs": (33, 2, lambda _: configs(ELEMENTS // 2, 33)),
     "IncrementalAlterConfigs": (44, 1, lambda _: configs(ELEMENTS // 2, 44)),
+    "DescribeLogDirs": (35, 4, lambda _: {"topics": None}),
+    "DescribeLogDirs-topics": (35, 4, lambda _: {"topics": [
+        {"topic": WIDE, "partitions": indexes()}]}),
     "CreatePartitions": (37, 3, lambda _: {"timeout": 0, "validate_only": True, "topics": [
         {"name": one, "count": 2, "assignments": None} for one in names()]}),
     "DeleteGroups": (42, 2, lambda _: {"groups_names": names(ELEMENTS // 4)}),
@@ -170,8 +173,12 @@ LARGEST: dict[str, tuple[int, int, Callable[[Any], Fields]]] = {
     "AlterPartitionReassignments": (45, 0, lambda _: {"timeout": 0, "topics": [
         {"name": WIDE, "partitions": [
             {"partition_index": n, "replicas": [1]} for n in range(ELEMENTS // 2)]}]}),
+    "ListPartitionReassignments": (46, 0, lambda _: {"timeout": 0, "topics": [
+        {"name": WIDE, "partition_indexes": indexes()}]}),
     "OffsetDelete": (47, 0, lambda _: {"group_id": "committed", "topics": [
         {"name": WIDE, "partitions": [{"partition_index": n} for n in range(ELEMENTS)]}]}),
+    "DescribeClientQuotas": (48, 1, lambda _: {"strict": False, "components": [
+        {"entity_type": one, "match_type": 0, "match": "m"} for one in names()]}),
     "DescribeUserScramCredentials": (50, 0, lambda _: {"users": [
         {"name": one} for one in names()]}),
     "DescribeProducers": (61, 0, lambda _: {"topics": [
@@ -181,6 +188,7 @@ LARGEST: dict[str, tuple[int, int, Callable[[Any], Fields]]] = {
     "ConsumerGroupHeartbeat-topics": (68, 1, lambda _: beat(subscribed_topic_names=names())),
     "ConsumerGroupDescribe": (69, 1, lambda _: {
         "group_ids": names(), "include_authorized_operations": False}),
+    "ListConfigResources": (74, 1, lambda _: {"resource_types": []}),
     "DescribeTopicPartitions": (75, 0, lambda _: {"topics": [
         {"name": one} for one in names()], "response_partition_limit": 2000, "cursor": None}),
     "ShareGroupHeartbeat": (76, 1, lambda _: {
