@@ -26,12 +26,14 @@ from headrace.folder.lock import FolderError
 from headrace.folder.repair import repair
 from headrace.log import partition_metadata, small_files
 from headrace.log.api import CorruptFileError
-from headrace.log.checkpoints import CLEAN_MARK, leave_clean_mark, read_clean_mark
+from headrace.log.checkpoints import CLEAN_MARK, Extent, leave_clean_mark, read_clean_mark
 from headrace.log.manifest import START_OFFSETS, ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk
-from headrace.log.os_disk import OsDisk
+from headrace.log.os_disk import OsDisk, OsFile
 from headrace.log.recovery_point import RecoveryPoint
 from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+from headrace.wire.batches import Record
 
 CASES = 60
 _NOBODY = 65534
@@ -502,22 +504,52 @@ def test_a_segment_that_a_start_sets_aside_has_no_torn_end(stopped: Folder, writ
 
 
 def test_an_empty_last_segment_that_the_next_start_creates_is_a_warning(
-    killed: Folder, write: Write
+    stopped: Folder, write: Write
 ) -> None:
-    root = write(killed.files)
+    root = write(stopped.files)
     disk = OsDisk(root)
-    log = SegmentedLog(disk, "orders-0", has_point=True)
+    extents = dict(read_clean_mark(disk) or {})
+    log = SegmentedLog(disk, "orders-0", clean=True, has_point=True)
+    data = bytearray(batches.build([Record(0, 0, None, b"v")]))
+    log.append(data, batches.headers(data))
     log.roll()
     log.settle()
     log.close()
+    leave_clean_mark(disk, extents | {"orders-0": Extent(log.start_offset, log.end_offset)})
     path = f"orders-0/{log.end_offset:020d}.log"
-    small_files.write_file(disk, START_OFFSETS, f"0\n1\norders 0 {log.end_offset}\n")
     disk.remove(path)
     found = [one for one in checked(root).findings if one.path.startswith("orders-0")]
     assert [(one.path, one.grade, one.consequence) for one in found] == [
         (path, Grade.WARNING, "the next start creates it")
     ]
     assert not (root / path).exists()
+
+
+@pytest.mark.parametrize("renames", range(4))
+def test_a_start_that_was_killed_when_it_set_segments_aside_is_no_warning(
+    renames: int, stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write({one: data for one, data in stopped.files.items() if one != CLEAN_MARK})
+    disk = OsDisk(root)
+    small_files.write_file(disk, START_OFFSETS, "0\n1\norders 0 100\n")
+    rename, opened, calls = disk.rename, disk.open, count()
+
+    def renamed(old: str, new: str, *, durable: bool = True) -> None:
+        if next(calls) == renames:
+            raise OSError(errno.EIO, "killed")
+        rename(old, new, durable=durable)
+
+    def opened_file(path: str) -> OsFile:
+        if path.endswith("100.log"):
+            raise OSError(errno.EIO, "killed")
+        return opened(path)
+
+    monkeypatch.setattr(disk, "rename", renamed)
+    monkeypatch.setattr(disk, "open", opened_file)
+    with pytest.raises(OSError, match="killed"):
+        SegmentedLog(disk, "orders-0", start_offset=100, has_point=True)
+    found = [one for one in checked(root).findings if one.path.startswith("orders-0")]
+    assert {one.grade for one in found} <= {Grade.NOTE}
 
 
 def test_a_torn_end_of_a_log_that_a_start_sets_aside_is_no_error(

@@ -28,10 +28,12 @@ POINT = f"{FOLDER}/recovery-point"
 BATCH_BYTES = 868
 
 
-def opened(disk: Disk, *, clean: bool = True, start_offset: int = 0) -> SegmentedLog:
+def opened(
+    disk: Disk, *, clean: bool = True, start_offset: int = 0, end_offset: int | None = None
+) -> SegmentedLog:
     return SegmentedLog(
         disk, FOLDER, segment_bytes=20_000, index_interval_bytes=3000, clean=clean,
-        start_offset=start_offset,
+        start_offset=start_offset, end_offset=end_offset,
     )  # fmt: skip
 
 
@@ -621,16 +623,16 @@ def test_a_drop_amid_the_staging_of_a_segment_loses_nothing(
     log = SegmentedLog(disk, FOLDER, segment_bytes=1)
     fill(log, 0, 4)
     log.settle()
-    secure = RecoveryPoint.secure
+    follow = RecoveryPoint.follow
 
-    def then_drop(point: RecoveryPoint) -> None:
-        secure(point)
+    def then_drop(point: RecoveryPoint, first_base: int, base_offset: int) -> None:
+        follow(point, first_base, base_offset)
         with failing_claims(disk, is_killed=True), pytest.raises(OSError, match="the disk fails"):
             log.allow_drop(1)
         disk.open(POINT).sync()  # the disk has written it after all
 
     with monkeypatch.context() as patch:
-        patch.setattr(RecoveryPoint, "secure", then_drop)
+        patch.setattr(RecoveryPoint, "follow", then_drop)
         log.prepare([0, 1], merged(disk, 0, 1))
     for n in range(4, 4 + syncs):
         fill(log, n, n + 1)
@@ -734,10 +736,10 @@ def merged(disk: Disk, *bases: int) -> str:
     return cleaned
 
 
-@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("start_offset", [0, 5])
 @pytest.mark.parametrize("has_gaps", [False, True])
-def test_an_empty_last_segment_that_is_missing_is_restored(
-    *, has_gaps: bool, clean: bool, monkeypatch: pytest.MonkeyPatch
+def test_an_empty_last_segment_that_is_missing_after_an_orderly_stop_is_restored(
+    *, has_gaps: bool, start_offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a copy of the folder without empty files: producers are known, and claims hold."""
     disk = MemoryDisk()
@@ -749,12 +751,12 @@ def test_an_empty_last_segment_that_is_missing_is_restored(
         first, second = batches.headers(data)[:2]
         disk.write(cleaned, data[: first.size] + data[first.size + second.size :])
         log.replace([0], cleaned)
-    log.advance_start(5)
+    log.advance_start(start_offset)
     log.settle()
     log.close()
     disk.remove(f"{FOLDER}/{5:020d}.log")
-    log = opened(disk, clean=clean, start_offset=5)
-    assert (log.start_offset, log.end_offset) == (5, 5)
+    log = opened(disk, start_offset=start_offset, end_offset=5)
+    assert (log.start_offset, log.end_offset) == (start_offset, 5)
     assert isinstance(log.producers.check(batches.read_header(sent(4))), Duplicate)
     fill(log, 5, 8)
     log.sync()
@@ -763,41 +765,59 @@ def test_an_empty_last_segment_that_is_missing_is_restored(
         with pytest.raises(OSError, match="the disk fails"):
             log.roll()
     disk.kill()
-    assert opened(disk, clean=False, start_offset=6).end_offset == 8
+    assert opened(disk, clean=False, start_offset=start_offset).end_offset == 8
 
 
-@pytest.mark.parametrize("is_synced", [False, True])
-def test_a_missing_last_segment_that_had_a_batch_is_refused(*, is_synced: bool) -> None:
+@pytest.mark.parametrize("claims", ["none", "batch", "bytes"])
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_missing_last_segment_is_refused_after_a_crash(*, claims: str, is_dropped: bool) -> None:
     """Its claim may be older than what was synced since."""
     disk = MemoryDisk()
     log = opened(disk)
     fill(log, 0, 5)
     log.roll()
     log.advance_start(5)
+    if is_dropped:
+        log.allow_drop(5)
+        log.drop_segments(5)
+    if claims == "none":
+        log.settle()
     fill(log, 5, 6)
-    log.secure_point()
-    fill(log, 6, 9)
-    if is_synced:
+    if claims == "bytes":
         log.sync()
+    if claims != "none":
+        log.secure_point()
+    fill(log, 6, 9)
+    log.sync()
     disk.crash(0.0)
     disk.remove(f"{FOLDER}/{5:020d}.log")
     with pytest.raises(CorruptLog, match=r"5\.log: the last segment of the log is missing"):
         opened(disk, clean=False, start_offset=5)
 
 
-@pytest.mark.parametrize("clean", [False, True])
-def test_a_log_that_is_an_empty_segment_alone_is_restored_with_its_producers(
-    *, clean: bool
-) -> None:
-    """As retention leaves a log: the end is known by the orderly stop."""
+def test_a_missing_first_segment_is_noticed_beside_a_missing_empty_one() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    fill(log, 0, 5)
+    log.roll()
+    log.settle()
+    log.close()
+    for base in (0, 5):
+        disk.remove(f"{FOLDER}/{base:020d}.log")
+    with pytest.raises(CorruptLog, match="offsets 0 to 4 are missing"):
+        opened(disk, end_offset=5)
+
+
+def test_a_log_that_is_an_empty_segment_alone_is_restored_with_its_producers() -> None:
+    """As retention leaves a log; after a crash it is not known that the segment was empty."""
     disk = MemoryDisk()
     log = emptied_by_retention(disk)
     log.settle()
     log.close()
     disk.remove(f"{FOLDER}/{5:020d}.log")
-    log = SegmentedLog(
-        disk, FOLDER, clean=clean, end_offset=5 if clean else None, start_offset=5, has_point=True
-    )
+    with pytest.raises(CorruptLog, match=r"5\.log: the last segment of the log is missing"):
+        opened(disk, clean=False, start_offset=5)
+    log = opened(disk, end_offset=5)
     assert (log.start_offset, log.end_offset) == (5, 5)
     assert isinstance(log.producers.check(batches.read_header(sent(4))), Duplicate)
 
@@ -808,9 +828,6 @@ def test_the_claim_names_no_segment_that_retention_gave_up() -> None:
     emptied_by_retention(disk)
     disk.kill()
     assert read_claim(disk, FOLDER)[1].base_offset == 5
-    disk.remove(f"{FOLDER}/{5:020d}.log")
-    with pytest.raises(CorruptLog, match=r"5\.log: the last segment of the log is missing"):
-        opened(disk, clean=False)
 
 
 def emptied_by_retention(disk: MemoryDisk) -> SegmentedLog:
@@ -877,6 +894,66 @@ def test_an_opening_that_fails_leaves_no_file_open(
     assert {file._fd for file in files} == {-1}
 
 
+def test_compaction_claims_no_batch_that_was_cut_off() -> None:
+    """Its checksum would make the segment count as another one."""
+    disk = MemoryDisk()
+    log = opened(disk, clean=False)
+    fill(log, 0, 5)
+    log.sync()
+    log.roll()
+    log.secure_point()
+    disk.failing = {"write"}
+    fill(log, 5, 6)
+    disk.failing = {"sync"}
+    with pytest.raises(OSError, match="Input/output error"):
+        log.sync()
+    disk.failing = set()
+    log.heal(keep=False)
+    log.replace([0], merged(disk, 0))
+    assert read_claim(disk, FOLDER)[1].first_crc == 0
+    fill(log, 6, 7)
+    log.sync()
+    disk.crash(0.0)
+    assert opened(disk, clean=False).end_offset == 6
+
+
+@pytest.mark.parametrize("step", ["allow_drop", "prepare"])
+def test_the_first_batch_is_claimed_however_late(step: str) -> None:
+    """Another thread held the recovery point when it was appended."""
+    disk = MemoryDisk()
+    log = opened(disk, clean=False)
+    fill(log, 0, 5)
+    log.sync()
+    log.roll()
+    with log._point._lock:
+        fill(log, 5, 6)
+    if step == "prepare":
+        log.prepare([0], merged(disk, 0))
+    else:
+        log.allow_drop(5)
+    log.sync()
+    claim = read_claim(disk, FOLDER)[1]
+    assert (claim.base_offset, claim.end_offset) == (5, 6)
+    assert claim.first_crc == batches.read_header(sent(5)).crc
+
+
+def test_nothing_is_staged_while_the_last_segment_cannot_be_claimed() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, clean=False)
+    fill(log, 0, 5)
+    log.sync()
+    log.roll()
+    log.secure_point()
+    cleaned = merged(disk, 0)
+    disk.failing = {"write"}
+    with pytest.raises(OSError, match="Input/output error"):
+        log.prepare([0], cleaned)
+    disk.failing = set()
+    assert disk.exists(cleaned)
+    log.replace([0], cleaned)
+    assert read_claim(disk, FOLDER)[1].base_offset == 5
+
+
 # ---- names that were not synced
 
 NEXT = f"{FOLDER}/{5:020d}.log"
@@ -931,29 +1008,49 @@ def test_a_second_roll_syncs_the_name_of_a_segment_that_was_not_removed() -> Non
 
 @contextmanager
 def unremoved(disk: MemoryDisk) -> Iterator[None]:
-    """Let no file be removed, as when the process is killed before."""
+    """Let the next segment not be removed, as when the process is killed before."""
+    remove = disk.remove
+
+    def removed(path: str) -> None:
+        if path == NEXT:
+            fails()
+        remove(path)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disk, "remove", fails)
+        patch.setattr(disk, "remove", removed)
         yield
 
 
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_a_second_opening_syncs_the_name_of_a_restored_segment(*, is_alone: bool) -> None:
-    """The orderly stop still counts for it, so nothing else of the log is written."""
+    """The orderly stop still counts for it."""
     disk = NamesDisk()
     log = emptied_by_retention(disk) if is_alone else opened(disk, clean=False)
     if not is_alone:
         fill(log, 0, 5)
         log.roll()
-        log.advance_start(5)
     log.settle()
     log.close()
     disk.remove(NEXT)
     disk.fails = lambda: disk.has(NEXT)
     with pytest.raises(OSError, match="cannot be synced"):
-        opened(disk, start_offset=5)
+        opened(disk, end_offset=5)
     disk.fails = lambda: False
-    appended_after(opened(disk, start_offset=5), disk, start_offset=5)
+    appended_after(opened(disk, end_offset=5), disk)
+
+
+def test_a_second_opening_syncs_the_name_of_the_segment_that_an_emptied_log_begins_with() -> None:
+    disk = NamesDisk()
+    log = opened(disk)
+    fill(log, 0, 3)
+    log.settle()
+    log.close()
+    disk.fails = lambda: disk.has(NEXT)
+    with unremoved(disk), pytest.raises(OSError, match="cannot be synced"):
+        opened(disk, end_offset=3, start_offset=5)
+    disk.fails = lambda: False
+    log = opened(disk, end_offset=3, start_offset=5)
+    appended_after(log, disk, start_offset=5)
 
 
 def test_the_name_of_a_next_segment_is_gone_for_good_before_an_append(

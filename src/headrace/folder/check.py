@@ -242,7 +242,7 @@ class _Check:
             for folder in self._disk.folders
             for name in disk.list(folder)
             if _is_segment(name) and not self._disk.exists(f"{folder}/{name}")
-            if recovery_point.read_claim(self._disk, folder)[1].base_offset == int(name[:-4])
+            if recovery_point.read_claim(self._disk, folder)[1].end_offset == int(name[:-4])
         }
 
     def _is_read_whole(self, path: str) -> bool:

@@ -310,7 +310,7 @@ class _Mechanic:
             end = claim.base_offset  # of the last segment, which is missing
         is_last, is_exact = end is None, True
         if is_last:
-            is_claimed = claim.base_offset == base and claim.end_offset != UNKNOWN
+            is_claimed = claim.base_offset == base and claim.end_offset >= 0
             end = claim.end_offset if is_claimed else None
             is_exact = folder in self._closed  # else the log may have had more
         if not is_exact and not self._disk.exists(finding.path):
@@ -349,7 +349,7 @@ class _Mechanic:
         """Let a log end where it was closed, with an empty segment, if its claim has less.
 
         So its end outlives a kill when its line in the mark of the orderly stop is removed. The
-        segment comes first: a claim to one that is missing counts where all records are deleted.
+        segment comes first: a log that lacks the segment which is claimed is refused.
         The segment before counts as one that another follows, as it may have gaps.
         """
         point, bases = RecoveryPoint(self._disk, folder), segment_bases(self._disk, folder)

@@ -61,6 +61,8 @@ class CheckpointedLog:
             disk, folder, segment_bytes=_SEGMENT_BYTES, clean=clean, end_offset=end_offset,
             dropped=self._replaced.extend, has_point=has_point,
         )  # fmt: skip
+        if not has_point and not self._log.end_offset:
+            self._log.secure_point()  # with it the name of the first segment, if a kill came before
         self._end, self._name = last_checkpoint(disk.list(folder))
         if not self._log.start_offset <= self._end <= self._log.end_offset:
             raise CorruptFileError(

@@ -21,8 +21,8 @@ from headrace.log import checksums, damage, snapshots
 from headrace.log.api import CorruptFileError, DamagedBlockError, Disk
 from headrace.log.index import SUFFIXES, remove_index
 from headrace.log.producers import ProducerLimit, Producers
-from headrace.log.recovery_point import NAME, UNKNOWN, Claim, RecoveryPoint
-from headrace.log.segment import Segment
+from headrace.log.recovery_point import EMPTYING, NAME, UNKNOWN, Claim, RecoveryPoint
+from headrace.log.segment import Segment, begun
 from headrace.wire.batches import BatchHeader, CorruptBatch
 
 log = logging.getLogger("headrace.log")
@@ -110,18 +110,20 @@ class Opening:
         leftovers = [name for name in names if name.endswith(_LEFTOVERS)]
         names = [name for name in names if not name.endswith(_LEFTOVERS)]
         bases = [base for base in _bases(names) if base >= self._point.claim.first_base]
-        self._require_claimed_segments(bases, start_offset)
+        is_being_emptied = self._is_being_emptied(bases, start_offset)
+        is_lacking = clean and self._lacks_empty_last(bases, end_offset)
+        if is_lacking:
+            bases.append(self._point.claim.base_offset)
+        if not is_being_emptied:
+            self._require_claimed_segments(bases)
         self._remove_given_up(names)
-        if start_offset and self._lacks_empty_last(bases, start_offset):
-            if start_offset not in snapshots.offsets(names):  # of the producers, kept by a roll
-                # An opening before began to set the segments aside. They are not read: one with
-                # gaps that became the last one looks damaged.
-                segments = [self._emptied(bases, names, start_offset)]
-                self._remove_unclaimed(leftovers)
-                return Opened(segments, Producers(self._producer_limit), clean)
-            self._restore_empty_last(start_offset)
-            bases.append(start_offset)
-        if bases:
+        if is_being_emptied:  # not read: a segment with gaps that became the last looks damaged
+            segments = [self._emptied(bases, names, start_offset)]
+            self._remove_unclaimed(leftovers)
+            return Opened(segments, Producers(self._producer_limit), clean)
+        if is_lacking:
+            self._restore_last(bases[-1])
+        elif bases and not clean:
             self._sync_name(bases[-1])
         segments = [self._sealed(base) for base in bases[:-1]]
         self._report_unverified(segments, names)
@@ -139,13 +141,8 @@ class Opening:
         if not segments or segments[-1].end_offset < start_offset:
             segments = [self._emptied(bases, names, start_offset)]
             producers = Producers(self._producer_limit)
-        if self._point.is_missing and any(segment.size for segment in segments):
-            log.warning(
-                "%s/%s: the file is missing, so damage at the end of the log could pass for bytes "
-                "that were never synced; written anew",
-                self._folder, NAME,
-            )  # fmt: skip
-            self._point.began(segments[0].base_offset, segments[-1].base_offset, 0)
+        if self._point.is_missing:
+            self._begin_point(segments)
         self._remove_unclaimed(leftovers)  # last: a log that is refused may need them
         return Opened(segments, producers, clean)
 
@@ -183,21 +180,28 @@ class Opening:
         for name in names:
             self._disk.remove(f"{self._folder}/{name}")
 
-    def _lacks_empty_last(self, bases: Sequence[int], start_offset: int) -> bool:
-        """Return whether the empty segment with which the log begins is missing."""
-        return self._begins_empty(start_offset) and start_offset > max(bases, default=-1)
-
-    def _begins_empty(self, start_offset: int) -> bool:
-        """Return whether the last segment begins with the log, and never had a batch."""
+    def _is_being_emptied(self, bases: Sequence[int], start_offset: int) -> bool:
+        """Return whether an opening before was cut short when it set the segments aside."""
         claim = self._point.claim
-        has_batch = claim.size > 0 or claim.first_crc != 0
-        return not has_batch and claim.base_offset == start_offset > 0
+        if claim.end_offset != EMPTYING or claim.base_offset != start_offset:
+            return False
+        if start_offset not in bases:
+            return start_offset > max(bases, default=0)
+        return not self._disk.size(f"{self._folder}/{start_offset:020d}.log")
 
-    def _restore_empty_last(self, start_offset: int) -> None:
-        """Create the empty last segment again: in the segment before, no claim would hold."""
-        path = f"{self._folder}/{start_offset:020d}.log"
+    def _lacks_empty_last(self, bases: Sequence[int], end_offset: int | None) -> bool:
+        """Return whether the empty last segment of a log that was closed in order is missing.
+
+        Otherwise it may have had records: a power cut takes the claims of the last seconds.
+        """
+        claim = self._point.claim
+        return claim.base_offset == end_offset and end_offset > max(bases, default=-1)
+
+    def _restore_last(self, base: int) -> None:
+        """Create the empty last segment again."""
+        path = f"{self._folder}/{base:020d}.log"
         log.warning("%s: the last segment of the log, which was empty, is missing; restored", path)
-        self._disk.write(path, b"")
+        begun(self._disk, self._folder, base, self._interval_bytes).release()
 
     def _sync_name(self, base: int) -> None:
         """Sync the name of the last segment unless a batch of it is claimed.
@@ -222,10 +226,9 @@ class Opening:
                 "segments are kept with names that end with .torn.0",
                 self._folder, start_offset,
             )  # fmt: skip
-        is_begun = bool(bases) or start_offset > 0
-        if is_begun:
+        if start_offset:
             first_base = self._point.claim.first_base  # what lies below it is removed
-            self._point.replace(Claim(first_base, start_offset, 0, start_offset))
+            self._point.replace(Claim(first_base, start_offset, 0, EMPTYING))
         # Before there is a further one: who finds both takes what lies between them for lost. The
         # last one first: what is left after a kill has no gap.
         for base in reversed(bases):
@@ -233,20 +236,18 @@ class Opening:
             if self._disk.size(f"{path}.log"):
                 aside = damage.torn_name(self._disk, f"{path}.log", 0)
                 self._disk.rename(f"{path}.log", aside)
-            else:
+            elif base != start_offset:
                 self._disk.remove(f"{path}.log")
             remove_index(self._disk, path)
         for offset in snapshots.offsets(names):
             self._disk.remove(snapshots.path_of(self._folder, offset))
-        if is_begun:
+        if start_offset:
+            self._point.replace(Claim(start_offset, start_offset, 0, EMPTYING))
+        # The file is made now: the first append would wait for the folder.
+        fresh = begun(self._disk, self._folder, start_offset, self._interval_bytes)
+        fresh.release()
+        if start_offset:
             self._point.replace(Claim(start_offset, start_offset, 0, start_offset))
-        fresh = Segment(self._disk, self._folder, start_offset, self._interval_bytes)
-        try:
-            file = fresh.file  # so that the first append need not make it, and wait for the folder
-            if start_offset:
-                file.sync()
-        finally:
-            fresh.release()
         return fresh
 
     # ---- segments
@@ -358,11 +359,21 @@ class Opening:
         if not is_claimed and not any(".log" in name for name in names):
             raise CorruptFileError(self._folder, MISSING_SEGMENTS)
 
-    def _require_claimed_segments(self, bases: Sequence[int], start_offset: int) -> None:
+    def _begin_point(self, segments: Sequence[Segment]) -> None:
+        """Write the recovery point of a log that has batches."""
+        if any(segment.size for segment in segments):
+            log.warning(
+                "%s/%s: the file is missing, so damage at the end of the log could pass for bytes "
+                "that were never synced; written anew",
+                self._folder, NAME,
+            )  # fmt: skip
+            self._point.began(segments[0].base_offset, segments[-1].base_offset, 0)
+
+    def _require_claimed_segments(self, bases: Sequence[int]) -> None:
         claim = self._point.claim
         if claim.base_offset < 0:
             return
-        if claim.base_offset > max(bases, default=-1) and not self._begins_empty(start_offset):
+        if claim.base_offset > max(bases, default=-1):
             path = f"{self._folder}/{claim.base_offset:020d}.log"
             raise CorruptFileError(path, "the last segment of the log is missing")
         if bases and 0 <= claim.first_base < bases[0]:

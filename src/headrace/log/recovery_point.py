@@ -46,6 +46,7 @@ _SLOT_BYTES = _SLOT.size + _CRC.size
 _SLOT_DISTANCE = 512  # a disk writes a sector whole
 _FORMAT_0 = re.compile(rb"(\d{1,19}) (\d{1,19})\n")
 UNKNOWN = -1
+EMPTYING = -2  # as the end of a log whose segments are being set aside, to begin with an empty one
 
 
 class Claim(NamedTuple):
@@ -137,6 +138,20 @@ class RecoveryPoint:
             self._require_open()
             if not self._is_durable:
                 self._write(self.claim, durable=True)
+
+    def follow(self, first_base: int, base_offset: int) -> None:
+        """Record durably that a later segment exists, of which nothing is synced.
+
+        Raises: OSError.
+        """
+        with self._lock:
+            self._require_open()
+            kept = self.claim
+            if base_offset > kept.base_offset:
+                first = max(first_base, kept.first_base)
+                self._write(Claim(first, base_offset, 0, base_offset), durable=True)
+            elif not self._is_durable:
+                self._write(kept, durable=True)
 
     def emptied(self, base_offset: int) -> None:
         """Forget the first batch of a segment that is emptied or rewritten, durably.

@@ -359,7 +359,7 @@ class SegmentedLog:
             except OSError as error:
                 self._fault = error
                 raise
-            if self._point.claim.base_offset != active.base_offset:
+            if not self._claimed_base == self._point.claim.base_offset == active.base_offset:
                 self._claim_segment(active, wait=True)
             self._point.synced(active.base_offset, size, end_offset)
             # After the claim, as answers wait for it: what may be torn was promised to nobody.
@@ -425,7 +425,7 @@ class SegmentedLog:
             except CorruptBatch as damage:
                 raise active.damaged(damage) from damage
             if not active.size:
-                self._claimed_base = UNKNOWN
+                self._claimed_base, self._first_batch = UNKNOWN, (UNKNOWN, 0)
             opening = Opening(
                 self._disk, self._folder, self._interval_bytes, self._point, self._producer_limit
             )
@@ -593,13 +593,10 @@ class SegmentedLog:
         fresh.take_whole(self._disk.size(cleaned))
         fresh.release()  # it may come to nothing, and nobody else would close the file
         with self.in_folder():
-            # A repair takes the segment that is claimed for the last one, which has no gaps.
-            active = self._segments.active
-            if self._point.claim.base_offset != active.base_offset:
-                self._begin_claim(active, wait=True)
-            # The disk may have a claim whose sync failed. It gives up the first of these segments,
+            # A repair takes the segment that is claimed for the last one, which has no gaps. And
+            # the disk may have a claim whose sync failed: it gives up the first of these segments,
             # and if a power cut takes the later claims, the next opening removes the new file.
-            self._point.secure()
+            self._point.follow(self._first_base, self._segments.active.base_offset)
             self._segments.stage(fresh)
         self._fresh = fresh
 
@@ -754,14 +751,11 @@ class SegmentedLog:
         Args:
             wait: for a thread: now, though another one waits for the disk.
         """
-        if self._begin_claim(segment, wait=wait):
-            self._claimed_base = segment.base_offset
-
-    def _begin_claim(self, segment: Segment, *, wait: bool) -> bool:
         base, crc = self._first_batch
         # A segment whose claim a power cut took begins with another batch than this one.
         first_crc = crc if base == segment.base_offset else 0
-        return self._point.began(self._first_base, segment.base_offset, first_crc, wait=wait)
+        if self._point.began(self._first_base, segment.base_offset, first_crc, wait=wait):
+            self._claimed_base = segment.base_offset
 
     def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
         """The segment that batches go to; a further one when the active one is full."""

@@ -113,6 +113,8 @@ class FaultyDisk(MemoryDisk):
                 self._replace(path, b"")
                 self._entry(path, False, partial(self._put_back, path, None), "creation")
             raise
+        if is_new:
+            self._folder_is_synced(path)
         return WatchedFile(self, self._files[path], path)
 
     def _is_made(self, path: str) -> bool:
@@ -154,6 +156,17 @@ class FaultyDisk(MemoryDisk):
         self._sizes[content] = min(self._sizes.get(content, 0), size)  # the rest is gone
 
     # ---- folder entries
+
+    def remove(self, path: str) -> None:
+        """As `MemoryDisk.remove`."""
+        exists = self.exists(path)
+        super().remove(path)
+        if exists:
+            self._folder_is_synced(path)
+
+    def _folder_is_synced(self, path: str) -> None:
+        """Let no power cut undo what was done to names in the folder of a file."""
+        self._entries.pop(_folder(path), None)
 
     def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """As `MemoryDisk.write`; without `durable` a power cut may bring the old file back."""
@@ -222,7 +235,7 @@ class FaultyDisk(MemoryDisk):
             undo()
 
         if durable:
-            self._entries.pop(_folder(path), None)  # the folder is synced, with all its entries
+            self._folder_is_synced(path)
         else:
             self._entries.setdefault(_folder(path), []).append(lose)
 
