@@ -141,8 +141,7 @@ class Opening:
         if not segments or segments[-1].end_offset < start_offset:
             segments = [self._emptied(bases, names, start_offset)]
             producers = Producers(self._producer_limit)
-        if self._point.is_missing:
-            self._begin_point(segments)
+        self._replace_missing_point(segments)
         self._remove_unclaimed(leftovers)  # last: a log that is refused may need them
         return Opened(segments, producers, clean)
 
@@ -359,9 +358,8 @@ class Opening:
         if not is_claimed and not any(".log" in name for name in names):
             raise CorruptFileError(self._folder, MISSING_SEGMENTS)
 
-    def _begin_point(self, segments: Sequence[Segment]) -> None:
-        """Write the recovery point of a log that has batches."""
-        if any(segment.size for segment in segments):
+    def _replace_missing_point(self, segments: Sequence[Segment]) -> None:
+        if self._point.is_missing and any(segment.size for segment in segments):
             log.warning(
                 "%s/%s: the file is missing, so damage at the end of the log could pass for bytes "
                 "that were never synced; written anew",
