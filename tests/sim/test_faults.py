@@ -40,7 +40,8 @@ _EVERY = FAULTS | OF_LINKS
 _BUGS = [(name, plant, seed) for name, one in _EVERY.items() for plant, seed in one.bugs.items()]
 _SWITCHES = {
     "kills", "power_cuts", "stops", "sync_errors", "write_errors", "read_errors", "full_disks",
-    "damages", "rots", "suspends", "lost_answers", "vanishing", "rough_links", "repeats",
+    "damages", "rots", "suspends", "clock_set", "lost_answers", "vanishing", "rough_links",
+    "repeats", "hostile",
 }  # fmt: skip
 
 

@@ -240,13 +240,15 @@ class Opening:
             remove_index(self._disk, path)
         for offset in snapshots.offsets(names):
             self._disk.remove(snapshots.path_of(self._folder, offset))
-        if start_offset:
-            self._point.replace(Claim(start_offset, start_offset, 0, EMPTYING))
-        # The file is made now: the first append would wait for the folder.
+        if not start_offset:
+            fresh = Segment(self._disk, self._folder, 0, self._interval_bytes)
+            _ = fresh.file  # made now: the first append would wait for the folder
+            fresh.release()
+            return fresh
+        self._point.replace(Claim(start_offset, start_offset, 0, EMPTYING))
         fresh = begun(self._disk, self._folder, start_offset, self._interval_bytes)
         fresh.release()
-        if start_offset:
-            self._point.replace(Claim(start_offset, start_offset, 0, start_offset))
+        self._point.replace(Claim(start_offset, start_offset, 0, start_offset))
         return fresh
 
     # ---- segments
