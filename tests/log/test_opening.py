@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count as count_from
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from headrace.log.api import CorruptLog, Disk
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.log.os_disk import OsDisk, OsFile
 from headrace.log.producers import Duplicate
-from headrace.log.recovery_point import RecoveryPoint, read_claim
+from headrace.log.recovery_point import RecoveryPoint, begin_point, read_claim
 from headrace.log.segments import SegmentedLog
 from headrace.sim.disk import FaultyDisk
 from headrace.wire import batches
@@ -808,6 +808,39 @@ def test_a_missing_first_segment_is_noticed_beside_a_missing_empty_one() -> None
         opened(disk, end_offset=5)
 
 
+def test_a_log_without_any_segment_is_not_restored_where_its_first_one_is_not_known() -> None:
+    """As after the repair of a recovery point."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    fill(log, 0, 5)
+    log.roll()
+    log.settle()
+    log.close()
+    disk.remove(POINT)
+    begin_point(disk, FOLDER)
+    for base in (0, 5):
+        disk.remove(f"{FOLDER}/{base:020d}.log")
+    with pytest.raises(CorruptLog, match=r"5\.log: the last segment of the log is missing"):
+        opened(disk, end_offset=5)
+
+
+@pytest.mark.parametrize("step", range(7))
+def test_setting_segments_aside_is_tried_again_whatever_failed(step: int) -> None:
+    """In one run, so that the end at the orderly stop is still known."""
+    disk = NamesDisk()
+    log = opened(disk)
+    fill(log, 0, 3)
+    log.settle()
+    log.close()
+    syncs = count_from()
+    disk.fails = lambda: next(syncs) == step
+    with pytest.raises(OSError, match="cannot be synced"):
+        opened(disk, end_offset=3, start_offset=10)
+    disk.fails = lambda: False
+    log = opened(disk, end_offset=3, start_offset=10)
+    assert (log.start_offset, log.end_offset) == (10, 10)
+
+
 def test_a_log_that_is_an_empty_segment_alone_is_restored_with_its_producers() -> None:
     """As retention leaves a log; after a crash it is not known that the segment was empty."""
     disk = MemoryDisk()
@@ -917,16 +950,22 @@ def test_compaction_claims_no_batch_that_was_cut_off() -> None:
     assert opened(disk, clean=False).end_offset == 6
 
 
+@pytest.mark.parametrize("is_held", [False, True])
 @pytest.mark.parametrize("step", ["allow_drop", "prepare"])
-def test_the_first_batch_is_claimed_however_late(step: str) -> None:
-    """Another thread held the recovery point when it was appended."""
+def test_the_first_batch_is_claimed_however_late(step: str, *, is_held: bool) -> None:
+    """Another thread held the recovery point when it was appended, or the disk failed."""
     disk = MemoryDisk()
     log = opened(disk, clean=False)
     fill(log, 0, 5)
     log.sync()
     log.roll()
-    with log._point._lock:
+    if is_held:
+        with log._point._lock:
+            fill(log, 5, 6)
+    else:
+        disk.failing = {"write"}
         fill(log, 5, 6)
+        disk.failing = set()
     if step == "prepare":
         log.prepare([0], merged(disk, 0))
     else:
@@ -1021,8 +1060,11 @@ def unremoved(disk: MemoryDisk) -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
 @pytest.mark.parametrize("is_alone", [False, True])
-def test_a_second_opening_syncs_the_name_of_a_restored_segment(*, is_alone: bool) -> None:
+def test_a_second_opening_syncs_the_name_of_a_restored_segment(
+    *, is_alone: bool, is_removed: bool
+) -> None:
     """The orderly stop still counts for it."""
     disk = NamesDisk()
     log = emptied_by_retention(disk) if is_alone else opened(disk, clean=False)
@@ -1033,7 +1075,8 @@ def test_a_second_opening_syncs_the_name_of_a_restored_segment(*, is_alone: bool
     log.close()
     disk.remove(NEXT)
     disk.fails = lambda: disk.has(NEXT)
-    with pytest.raises(OSError, match="cannot be synced"):
+    kept = nullcontext() if is_removed else unremoved(disk)
+    with kept, pytest.raises(OSError, match="cannot be synced"):
         opened(disk, end_offset=5)
     disk.fails = lambda: False
     appended_after(opened(disk, end_offset=5), disk)

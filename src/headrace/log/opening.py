@@ -123,7 +123,7 @@ class Opening:
             return Opened(segments, Producers(self._producer_limit), clean)
         if is_lacking:
             self._restore_last(bases[-1])
-        elif bases and not clean:
+        elif bases and (not clean or self._point.claim.end_offset == UNKNOWN):
             self._sync_name(bases[-1])
         segments = [self._sealed(base) for base in bases[:-1]]
         self._report_unverified(segments, names)
@@ -137,7 +137,7 @@ class Opening:
                 self._replay(segments, producers, names, bases[-1])
                 segments.append(self._checked(bases[-1], producers))
         if clean and end_offset is not None:
-            self._require_end(segments, end_offset)
+            self._require_end(segments, end_offset, start_offset)
         if not segments or segments[-1].end_offset < start_offset:
             segments = [self._emptied(bases, names, start_offset)]
             producers = Producers(self._producer_limit)
@@ -194,13 +194,18 @@ class Opening:
         Otherwise it may have had records: a power cut takes the claims of the last seconds.
         """
         claim = self._point.claim
+        if not bases and claim.first_base == UNKNOWN:  # then any others would be missing, too
+            return False
         return claim.base_offset == end_offset and end_offset > max(bases, default=-1)
 
     def _restore_last(self, base: int) -> None:
         """Create the empty last segment again."""
         path = f"{self._folder}/{base:020d}.log"
         log.warning("%s: the last segment of the log, which was empty, is missing; restored", path)
+        first_base = self._point.claim.first_base
+        self._point.replace(Claim(first_base, base, 0, UNKNOWN))  # until its name is synced
         begun(self._disk, self._folder, base, self._interval_bytes).release()
+        self._point.replace(Claim(first_base, base, 0, base))
 
     def _sync_name(self, base: int) -> None:
         """Sync the name of the last segment unless a batch of it is claimed.
@@ -279,7 +284,7 @@ class Opening:
             problem = f"the file has {segment.size} bytes, {claim.size} were synced"
             raise CorruptFileError(f"{segment.path}.log", problem)
         is_same = claim.base_offset == base and segment.size == claim.size
-        if is_same and segment.end_offset != claim.end_offset != UNKNOWN:
+        if is_same and segment.end_offset != claim.end_offset >= 0:
             problem = f"the log ends at offset {segment.end_offset}, not at {claim.end_offset}"
             raise CorruptFileError(f"{segment.path}.log", problem)
         return segment
@@ -382,9 +387,11 @@ class Opening:
                 path, f"offsets {claim.first_base} to {bases[0] - 1} are missing"
             )
 
-    def _require_end(self, segments: Sequence[Segment], end_offset: int) -> None:
+    def _require_end(self, segments: Sequence[Segment], end_offset: int, start_offset: int) -> None:
         found = segments[-1].end_offset if segments else 0
-        if found != end_offset:
+        # An opening before may have set the segments aside, and failed at its last step.
+        is_emptied = found == start_offset > end_offset and not segments[-1].size
+        if found != end_offset and not is_emptied:
             path = f"{segments[-1].path}.log" if segments else self._folder
             raise CorruptFileError(
                 path, f"the log ends at offset {found}; it ended at {end_offset} when it was closed"

@@ -150,7 +150,8 @@ class SegmentedLog:
         self._start = max(start_offset, self._segments.bases[0])
         active = self._segments.active
         # Of an empty segment the first batch is still to be claimed.
-        self._claimed_base = self._point.claim.base_offset if active.size else UNKNOWN
+        is_claimed = active.size and self._point.claim.first_crc
+        self._claimed_base = self._point.claim.base_offset if is_claimed else UNKNOWN
         self._settled_end = self.end_offset if opened.is_clean else -1
         self._durable_end = self.end_offset if opened.is_clean else self._claimed_end(active)
 
@@ -754,7 +755,8 @@ class SegmentedLog:
         base, crc = self._first_batch
         # A segment whose claim a power cut took begins with another batch than this one.
         first_crc = crc if base == segment.base_offset else 0
-        if self._point.began(self._first_base, segment.base_offset, first_crc, wait=wait):
+        began = self._point.began(self._first_base, segment.base_offset, first_crc, wait=wait)
+        if began and self._point.claim.base_offset >= segment.base_offset:  # else it failed
             self._claimed_base = segment.base_offset
 
     def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:

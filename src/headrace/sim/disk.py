@@ -163,6 +163,7 @@ class FaultyDisk(MemoryDisk):
         super().remove(path)
         if exists:
             self._folder_is_synced(path)
+            self._entries.pop(path, None)  # of a folder
 
     def _folder_is_synced(self, path: str) -> None:
         """Let no power cut undo what was done to names in the folder of a file."""
