@@ -22,12 +22,16 @@ class NamesDisk(MemoryDisk):
         """Return whether a file exists, whatever operations fail."""
         return path in self._files
 
-    def power_cut(self) -> None:
-        """Lose the names that were not synced, and all unsynced bytes."""
+    def power_cut(self, keep: float = 0.0) -> None:
+        """Lose the names that were not synced, and unsynced bytes.
+
+        Args:
+            keep: the part of the unsynced bytes that stays.
+        """
         self.kill()
         self._files.clear()
         self._files.update(self._synced)
-        self.crash(0.0)
+        self.crash(keep)
 
     def open(self, path: str) -> MemoryFile:
         is_new = path not in self._files
@@ -57,7 +61,7 @@ class NamesDisk(MemoryDisk):
 
     def _sync_folder(self, path: str) -> None:
         if self.fails():
-            raise OSError(errno.EIO, "the folder cannot be synced")
+            raise InterruptedError(errno.EINTR, "the folder cannot be synced")
         folder = path.rpartition("/")[0]
         others = {one: it for one, it in self._synced.items() if one.rpartition("/")[0] != folder}
         here = {one: it for one, it in self._files.items() if one.rpartition("/")[0] == folder}

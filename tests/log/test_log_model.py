@@ -1,10 +1,13 @@
 """A log against the plainest model of one: a list of records, and what of it is promised.
 
 Hypothesis appends, rolls, syncs, deletes, drops, compacts, closes in order, kills the process or
-cuts the power, fails syncs, and opens again; after each step every record that has to be there is
-read back, once and in order, and nothing that was deleted comes back.
+cuts the power, fails syncs of files and of folders, and opens again; after each step every record
+that has to be there is read back, once and in order, and nothing that was deleted comes back.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count as count_from
 from typing import Any
 
 import pytest
@@ -14,11 +17,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.core.types import WallMs
 from headrace.log.api import OffsetOutOfRange
-from headrace.log.memory_disk import MemoryDisk
 from headrace.log.producers import Duplicate
+from headrace.log.recovery_point import RecoveryPoint
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import Record
+
+from .names_disk import NamesDisk
 
 FOLDER = "orders-0"
 PRODUCER = {"producer_id": 7, "producer_epoch": 0}
@@ -33,7 +38,9 @@ class LogMachine(RuleBasedStateMachine):
         interval=st.sampled_from([0, 100, 4096]),
     )
     def begin(self, segment_bytes: int, segment_ms: int, interval: int) -> None:
-        self.disk = MemoryDisk()
+        self.disk = NamesDisk()
+        self.disk.write(f"{FOLDER}/{0:020d}.log", b"", durable=False)
+        RecoveryPoint(self.disk, FOLDER).secure()  # and with it the name of the segment
         self.kept_start = 0
         self.settings = {
             "segment_bytes": segment_bytes,
@@ -130,10 +137,53 @@ class LogMachine(RuleBasedStateMachine):
         self.synced = self.end
         self.open(clean=True)
 
-    @rule(keep=st.floats(0, 1))
-    def power_cut(self, keep: float) -> None:
-        self.disk.crash(keep)
+    @rule(
+        keep=st.floats(0, 1),
+        names=st.booleans(),
+        again=st.none() | st.tuples(st.integers(0, 4), st.booleans()),
+    )
+    def power_cut(self, keep: float, names: bool, again: tuple[int, bool] | None) -> None:
+        """The power is cut, perhaps a second time amid the opening that follows."""
+        cut = self.disk.crash if names else self.disk.power_cut
+        cut(keep)
+        if again is not None:
+            with self.failing_folder(again[0]), suppress(InterruptedError):
+                self.open(clean=False)
+            cut(1.0 if again[1] else keep)
         self.opened_after(self.synced)
+
+    @rule(at=st.integers(0, 2), removes=st.booleans(), dies=st.booleans(), cuts=st.booleans())
+    def failing_roll(self, at: int, removes: bool, dies: bool, cuts: bool) -> None:
+        """A folder cannot be synced, and perhaps no file be removed; or the process dies there.
+
+        Records that are synced afterwards outlive a power cut that takes names.
+        """
+        remove = self.disk.remove
+        with self.failing_folder(at), suppress(InterruptedError):
+            if not removes:
+                self.disk.remove = self.not_removed  # type: ignore[method-assign]
+            self.log.roll()
+        self.disk.remove = remove  # type: ignore[method-assign]
+        self.synced = self.log.durable_end
+        if dies:
+            self.killed()
+        if cuts:
+            self.append(1, 9, 1)
+            self.sync()
+            self.power_cut(0.0, names=False, again=None)
+
+    def not_removed(self, path: str) -> None:
+        raise InterruptedError(path)
+
+    @contextmanager
+    def failing_folder(self, at: int) -> Iterator[None]:
+        """Let one sync of a folder fail with an InterruptedError."""
+        syncs = count_from()
+        self.disk.fails = lambda: next(syncs) == at
+        try:
+            yield
+        finally:
+            self.disk.fails = lambda: False
 
     @rule()
     def killed(self) -> None:
