@@ -503,9 +503,11 @@ def test_a_segment_that_a_start_sets_aside_has_no_torn_end(stopped: Folder, writ
         assert [one.grade for one in found if one.path == path] == ([Grade.ERROR] if name else [])
 
 
+@pytest.mark.parametrize("is_tried", [False, True])
 def test_an_empty_last_segment_that_the_next_start_creates_is_a_warning(
-    stopped: Folder, write: Write
+    *, is_tried: bool, stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where an earlier start could not create it."""
     root = write(stopped.files)
     disk = OsDisk(root)
     extents = dict(read_clean_mark(disk) or {})
@@ -518,11 +520,22 @@ def test_an_empty_last_segment_that_the_next_start_creates_is_a_warning(
     leave_clean_mark(disk, extents | {"orders-0": Extent(log.start_offset, log.end_offset)})
     path = f"orders-0/{log.end_offset:020d}.log"
     disk.remove(path)
+    if is_tried:
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "open", _full)
+            with pytest.raises(OSError, match="No space left"):
+                SegmentedLog(
+                    disk, "orders-0", clean=True, end_offset=log.end_offset, has_point=True
+                )
     found = [one for one in checked(root).findings if one.path.startswith("orders-0")]
     assert [(one.path, one.grade, one.consequence) for one in found] == [
         (path, Grade.WARNING, "the next start creates it")
     ]
     assert not (root / path).exists()
+
+
+def _full(path: str) -> OsFile:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
 @pytest.mark.parametrize("renames", range(4))

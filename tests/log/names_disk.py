@@ -41,8 +41,10 @@ class NamesDisk(MemoryDisk):
         return file
 
     def remove(self, path: str) -> None:
+        exists = self.exists(path)
         super().remove(path)
-        self._sync_folder(path)
+        if exists:
+            self._sync_folder(path)
 
     def rename(self, old: str, new: str, *, durable: bool = True) -> None:
         super().rename(old, new, durable=durable)

@@ -808,6 +808,24 @@ def test_a_missing_first_segment_is_noticed_beside_a_missing_empty_one() -> None
         opened(disk, end_offset=5)
 
 
+def test_a_missing_last_segment_that_had_records_is_refused_beside_an_older_mark() -> None:
+    """A file of a backup was put back; each try has to be refused."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    fill(log, 0, 5)
+    log.roll()
+    log.settle()
+    log.close()
+    log = opened(disk, end_offset=5)
+    fill(log, 5, 8)
+    log.sync()
+    log.close()
+    disk.remove(f"{FOLDER}/{5:020d}.log")
+    for clean in (True, True, False):
+        with pytest.raises(CorruptLog, match=r"5\.log: the last segment of the log is missing"):
+            opened(disk, clean=clean, end_offset=5)
+
+
 def test_a_log_without_any_segment_is_not_restored_where_its_first_one_is_not_known() -> None:
     """As after the repair of a recovery point."""
     disk = MemoryDisk()

@@ -237,13 +237,15 @@ class _Check:
 
     def _restored(self, disk: OverlayDisk) -> set[str]:
         """Return the segments that a log should have and that a start on `disk` created."""
-        return {
-            f"{folder}/{name}"
-            for folder in self._disk.folders
-            for name in disk.list(folder)
-            if _is_segment(name) and not self._disk.exists(f"{folder}/{name}")
-            if recovery_point.read_claim(self._disk, folder)[1].end_offset == int(name[:-4])
-        }
+        found = set()
+        for folder in self._disk.folders:
+            for name in disk.list(folder):
+                if _is_segment(name) and not self._disk.exists(f"{folder}/{name}"):
+                    claim = recovery_point.read_claim(self._disk, folder)[1]
+                    is_set_aside = claim.end_offset == recovery_point.EMPTYING
+                    if claim.base_offset == int(name[:-4]) and not is_set_aside:
+                        found.add(f"{folder}/{name}")
+        return found
 
     def _is_read_whole(self, path: str) -> bool:
         """Return whether a start that sets a segment aside reads all of it before.

@@ -196,6 +196,8 @@ class Opening:
         claim = self._point.claim
         if not bases and claim.first_base == UNKNOWN:  # then any others would be missing, too
             return False
+        if claim.size or claim.first_crc:  # it had records, whatever the mark of the stop says
+            return False
         return claim.base_offset == end_offset and end_offset > max(bases, default=-1)
 
     def _restore_last(self, base: int) -> None:

@@ -181,6 +181,7 @@ class FaultyDisk(MemoryDisk):
         replaced = self._files.get(new)
         super().rename(old, new, durable=durable)
         self._former.pop(new, None)
+        self._entries.pop(old, None)  # of a folder
 
         def undo() -> None:
             moved = self._files.get(new)
