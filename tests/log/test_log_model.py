@@ -158,12 +158,14 @@ class LogMachine(RuleBasedStateMachine):
 
         Records that are synced afterwards outlive a power cut that takes names.
         """
-        remove = self.disk.remove
-        with self.failing_folder(at), suppress(InterruptedError):
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            self.failing_folder(at),
+            suppress(InterruptedError),
+        ):
             if not removes:
-                self.disk.remove = self.not_removed  # type: ignore[method-assign]
+                patch.setattr(self.disk, "remove", self.not_removed)
             self.log.roll()
-        self.disk.remove = remove  # type: ignore[method-assign]
         self.synced = self.log.durable_end
         if dies:
             self.killed()
