@@ -795,13 +795,18 @@ def test_a_missing_last_segment_is_refused_after_a_crash(*, claims: str, is_drop
         opened(disk, clean=False, start_offset=5)
 
 
-def test_a_missing_first_segment_is_noticed_beside_a_missing_empty_one() -> None:
-    disk = MemoryDisk()
+def rolled_and_stopped(disk: Disk) -> None:
+    """Write a log of a segment with five records, and an empty one."""
     log = opened(disk)
     fill(log, 0, 5)
     log.roll()
     log.settle()
     log.close()
+
+
+def test_a_missing_first_segment_is_noticed_beside_a_missing_empty_one() -> None:
+    disk = MemoryDisk()
+    rolled_and_stopped(disk)
     for base in (0, 5):
         disk.remove(f"{FOLDER}/{base:020d}.log")
     with pytest.raises(CorruptLog, match="offsets 0 to 4 are missing"):
@@ -811,11 +816,7 @@ def test_a_missing_first_segment_is_noticed_beside_a_missing_empty_one() -> None
 def test_a_missing_last_segment_that_had_records_is_refused_beside_an_older_mark() -> None:
     """A file of a backup was put back; each try has to be refused."""
     disk = MemoryDisk()
-    log = opened(disk)
-    fill(log, 0, 5)
-    log.roll()
-    log.settle()
-    log.close()
+    rolled_and_stopped(disk)
     log = opened(disk, end_offset=5)
     fill(log, 5, 8)
     log.sync()
@@ -829,11 +830,7 @@ def test_a_missing_last_segment_that_had_records_is_refused_beside_an_older_mark
 def test_a_log_without_any_segment_is_not_restored_where_its_first_one_is_not_known() -> None:
     """As after the repair of a recovery point."""
     disk = MemoryDisk()
-    log = opened(disk)
-    fill(log, 0, 5)
-    log.roll()
-    log.settle()
-    log.close()
+    rolled_and_stopped(disk)
     disk.remove(POINT)
     begin_point(disk, FOLDER)
     for base in (0, 5):
