@@ -795,6 +795,15 @@ def test_a_missing_last_segment_is_refused_after_a_crash(*, claims: str, is_drop
         opened(disk, clean=False, start_offset=5)
 
 
+def rolled(disk: Disk) -> SegmentedLog:
+    """Return a log of a segment with five records, and an empty one; the first alone is claimed."""
+    log = opened(disk, clean=False)
+    fill(log, 0, 5)
+    log.sync()
+    log.roll()
+    return log
+
+
 def rolled_and_stopped(disk: Disk) -> None:
     """Write a log of a segment with five records, and an empty one."""
     log = opened(disk)
@@ -879,10 +888,7 @@ def test_the_claim_names_no_segment_that_retention_gave_up() -> None:
 
 
 def emptied_by_retention(disk: MemoryDisk) -> SegmentedLog:
-    log = opened(disk, clean=False)
-    fill(log, 0, 5)
-    log.sync()
-    log.roll()
+    log = rolled(disk)
     log.advance_start(5)
     log.allow_drop(5)
     log.drop_segments(5)
@@ -892,10 +898,7 @@ def emptied_by_retention(disk: MemoryDisk) -> SegmentedLog:
 def test_the_claim_names_the_last_segment_when_compaction_rewrites_another() -> None:
     """Else a repair takes the one with gaps for the last, and moves its records."""
     disk = MemoryDisk()
-    log = opened(disk, clean=False)
-    fill(log, 0, 5)
-    log.sync()
-    log.roll()
+    log = rolled(disk)
     data, cleaned = disk.read(f"{FOLDER}/{0:020d}.log"), f"{FOLDER}/{0:020d}.log.cleaned"
     first, second = batches.headers(data)[:2]
     disk.write(cleaned, data[: first.size] + data[first.size + second.size :])
@@ -945,10 +948,7 @@ def test_an_opening_that_fails_leaves_no_file_open(
 def test_compaction_claims_no_batch_that_was_cut_off() -> None:
     """Its checksum would make the segment count as another one."""
     disk = MemoryDisk()
-    log = opened(disk, clean=False)
-    fill(log, 0, 5)
-    log.sync()
-    log.roll()
+    log = rolled(disk)
     log.secure_point()
     disk.failing = {"write"}
     fill(log, 5, 6)
@@ -970,10 +970,7 @@ def test_compaction_claims_no_batch_that_was_cut_off() -> None:
 def test_the_first_batch_is_claimed_however_late(step: str, *, is_held: bool) -> None:
     """Another thread held the recovery point when it was appended, or the disk failed."""
     disk = MemoryDisk()
-    log = opened(disk, clean=False)
-    fill(log, 0, 5)
-    log.sync()
-    log.roll()
+    log = rolled(disk)
     if is_held:
         with log._point._lock:
             fill(log, 5, 6)
@@ -993,10 +990,7 @@ def test_the_first_batch_is_claimed_however_late(step: str, *, is_held: bool) ->
 
 def test_nothing_is_staged_while_the_last_segment_cannot_be_claimed() -> None:
     disk = MemoryDisk()
-    log = opened(disk, clean=False)
-    fill(log, 0, 5)
-    log.sync()
-    log.roll()
+    log = rolled(disk)
     log.secure_point()
     cleaned = merged(disk, 0)
     disk.failing = {"write"}
