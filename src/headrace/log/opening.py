@@ -196,7 +196,7 @@ class Opening:
         claim = self._point.claim
         if not bases and claim.first_base == UNKNOWN:  # then any others would be missing, too
             return False
-        if claim.size or claim.first_crc:  # it had records, whatever the mark of the stop says
+        if claim.size or claim.first_crc:  # it had records, even if the mark of the stop differs
             return False
         return claim.base_offset == end_offset and end_offset > max(bases, default=-1)
 
@@ -212,8 +212,8 @@ class Opening:
     def _sync_name(self, base: int) -> None:
         """Sync the name of the last segment unless a batch of it is claimed.
 
-        Whoever made the file may have been killed, or its sync may have failed. The name of a first
-        segment is synced with that of the recovery point.
+        The process that made the file may have been killed, or the sync of its folder may have
+        failed. The name of a first segment is synced with that of the recovery point.
         """
         claim = self._point.claim
         is_used = claim.base_offset == base and (claim.size or claim.first_crc)
@@ -371,7 +371,7 @@ class Opening:
         if self._point.is_missing and any(segment.size for segment in segments):
             log.warning(
                 "%s/%s: the file is missing, so damage at the end of the log could pass for bytes "
-                "that were never synced; written anew",
+                "that were never synced; a new one is written",
                 self._folder, NAME,
             )  # fmt: skip
             self._point.began(segments[0].base_offset, segments[-1].base_offset, 0)
