@@ -325,6 +325,30 @@ def test_a_repair_that_gives_a_record_another_offset_is_reported() -> None:
     assert world.bugs == ["a repair moved record table-0@3 to 2"]
 
 
+@pytest.mark.parametrize(
+    ("folder", "lost", "bugs"),
+    [
+        ("__share_group_state-0", ((1, None),), []),  # a snapshot takes the offset
+        ("__share_group_state-0", (), ["a repair changed record __share_group_state-0@1"]),
+        ("table-0", ((1, None),), ["a repair changed record table-0@1"]),
+    ],
+)
+def test_only_a_journal_of_share_groups_gets_records_by_a_repair(
+    folder: str, lost: tuple[tuple[int, int | None], ...], bugs: list[str]
+) -> None:
+    path = f"{folder}/00000000000000000000.log"
+    first, last, snapshot = (
+        batches.build([batches.Record(0, 0, b"key", value)], base_offset=offset)
+        for offset, value in ((0, b"first"), (1, b"last"), (1, b"snapshot"))
+    )
+    before = {path: first + last}
+    after = {path: first + snapshot, f"{path}.torn.0": first + last}
+    world = World(0, options=calm(0))
+    done = Repair([Action(path, "rewrite the segment", lost)])
+    world.operator._account(done, before, before, after)
+    assert world.bugs == bugs
+
+
 def _compaction(
     compacted: list[int], *, horizon: bool, is_in_place: bool = True
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:

@@ -82,3 +82,22 @@ def test_the_account_of_the_meters_is_exact() -> None:
     ):
         after = OffsetMeters(7 + commits, 2 + deletions, 5 + expirations, 9 - gone)
         assert (after.miscount(before, possible) is None) == is_right, after
+
+
+@pytest.mark.parametrize(
+    ("commits", "added", "is_right"),
+    [
+        (1, 0, True),  # the other one was carried out before
+        (2, 0, True),
+        (2, 1, True),
+        (2, 2, False),  # the first one was over an older offset
+        (2, -1, False),  # a deletion or an expiration is missing
+        (3, 0, False),
+    ],
+)
+def test_a_commit_of_another_member_may_count_and_add_an_offset(
+    commits: int, added: int, is_right: bool
+) -> None:
+    before = OffsetMeters(commits=7, deletions=2, expirations=5, offsets=9)
+    after = OffsetMeters(7 + commits, 2, 5, 9 + added)
+    assert (after.miscount(before, range(1), range(1, 3)) is None) == is_right

@@ -155,6 +155,14 @@ class OffsetAuditor:
             now_us = self._now_us()
             writes.extend(Write(value, now_us, metadata=sent) for value, sent in sorted(values))
 
+    def commits_sent(self, since_us: int) -> int:
+        """Return how many commits were sent since a point in time and were not refused."""
+        return sum(
+            write.value != ABSENT and write.sent_us >= since_us
+            for writes in self._writes.values()
+            for write in writes
+        )
+
     def highest(self, place: Place) -> int:
         """Return the highest offset of a partition that any group ever sent, or 0."""
         sent = [max(values) for (_, known), values in self._values.items() if known == place]
