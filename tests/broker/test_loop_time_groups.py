@@ -74,7 +74,7 @@ def test_a_costly_pattern_is_matched_in_short_steps(rig: LoopRig, regex: str) ->
 
 def test_the_largest_consumer_group_takes_a_member_in_in_short_steps(rig: LoopRig) -> None:
     numbers = iter(range(Config.parse({}).consumer_size_max))
-    before = scaled(Config.parse({}).consumer_size_max) - 3 * _JOINS
+    before = scaled(Config.parse({}).consumer_size_max) - TRIES * _JOINS
 
     async def join(count: int) -> None:
         for _ in range(count):

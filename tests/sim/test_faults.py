@@ -14,7 +14,7 @@ from headrace.log.api import CorruptFileError
 from headrace.log.checkpoints import CLEAN_MARK
 from headrace.log.checksums import MOVED
 from headrace.log.clock_checkpoint import FILE as CLOCK_CHECKPOINT
-from headrace.log.manifest import START_OFFSETS
+from headrace.log.manifest import START_OFFSETS, Manifest
 from headrace.log.rewriting import without_records
 from headrace.log.small_files import write_file
 from headrace.sim.consumers import ConsumerReader
@@ -22,7 +22,7 @@ from headrace.sim.damage import BIT, FORMER, KINDS, MISDIRECTED
 from headrace.sim.disk import FATES, WHOLE
 from headrace.sim.ending import Ending
 from headrace.sim.loop import OUTSIDE
-from headrace.sim.operator import _is_kept, _records
+from headrace.sim.operator import _is_being_deleted, _is_kept, _records
 from headrace.sim.options import CONSUMER_SESSION_MS_MAX, Options
 from headrace.sim.record_ending import RecordEnding
 from headrace.sim.world import World
@@ -108,6 +108,27 @@ def test_no_rare_behaviour_is_chosen_in_production() -> None:
         if "buggify import install" in one.read_text()
     ]
     assert [one.parts[0] for one in installs] == ["sim"]
+
+
+@pytest.mark.parametrize("is_deleting", [True, False])
+def test_a_missing_folder_needs_no_repair_where_its_topic_may_be_deleted(is_deleting: bool) -> None:
+    world = World(0, options=calm(0))
+    assert world._is_set_up()
+    world.end_life()
+    world.disk.revive(power_cut=False)
+    if is_deleting:
+        manifest = Manifest(world.disk)
+        ((topic_id, topic),) = [
+            (id_, one) for id_, one in manifest.topics.items() if one.name == "ledger"
+        ]
+        manifest.begin_deletion(topic_id, topic)
+    files = dict(world.disk.contents)
+    damaged = [path for path in files if path.startswith("ledger-0/")]
+    assert damaged
+    assert _is_being_deleted(damaged, files) == is_deleting
+    assert not _is_being_deleted([*damaged, "table-0/00000000000000000000.log"], files)
+    assert not _is_being_deleted([], files)
+    world._clear_away()
 
 
 def test_a_power_cut_explains_no_refusal_after_the_next_start() -> None:

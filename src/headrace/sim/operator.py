@@ -152,7 +152,7 @@ class Operator:
         finally:
             disk.failing, disk._bytes_left = faults, space
         self._account(done, sound, before, disk.contents)
-        if not done.actions:
+        if not done.actions and not _is_being_deleted(disk.damage.standing, before):
             world.bug(f"the broker refuses what a repair leaves: {[*map(str, done.left)]}")
         for action in done.actions:
             folder = action.path.partition("/")[0]
@@ -372,6 +372,15 @@ def _deleting(files: Mapping[str, bytes]) -> set[str]:
     except CorruptLog:
         return set()
     return {one.name for one in topics if one.is_deleting}
+
+
+def _is_being_deleted(damaged: Iterable[str], files: Mapping[str, bytes]) -> bool:
+    """Return whether all damaged files belong to topics whose deletion has begun.
+
+    A deletion whose response was an error may be carried out or not; folders may be missing then.
+    """
+    topics = {_place(path.partition("/")[0])[0] for path in damaged}
+    return bool(topics) and topics <= _deleting(files)
 
 
 def _superseded(
