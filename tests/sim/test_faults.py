@@ -124,10 +124,12 @@ def test_a_missing_folder_needs_no_repair_where_its_topic_may_be_deleted(is_dele
         manifest.begin_deletion(topic_id, topic)
     files = dict(world.disk.contents)
     damaged = [path for path in files if path.startswith("ledger-0/")]
+    left = {path: data for path, data in files.items() if path not in damaged}
     assert damaged
-    assert _is_being_deleted(damaged, files) == is_deleting
-    assert not _is_being_deleted([*damaged, "table-0/00000000000000000000.log"], files)
-    assert not _is_being_deleted([], files)
+    assert _is_being_deleted(damaged, left) == is_deleting
+    assert not _is_being_deleted(damaged, files)  # rot in a file that is there
+    assert not _is_being_deleted([*damaged, "table-0/00000000000000000000.log"], left)
+    assert not _is_being_deleted([], left)
     world._clear_away()
 
 
@@ -368,6 +370,30 @@ def test_only_a_journal_of_share_groups_gets_records_by_a_repair(
     done = Repair([Action(path, "rewrite the segment", lost)])
     world.operator._account(done, before, before, after)
     assert world.bugs == bugs
+
+
+@pytest.mark.parametrize(
+    ("kept", "lost", "changed"),
+    [
+        ((b"0", b"snapshot", b"2", b"3"), ((1, 1),), 1),  # amid records that are left
+        ((b"0", b"3"), ((1, None),), 1),  # a former record at another offset
+    ],
+)
+def test_a_repair_of_a_journal_only_appends(
+    kept: tuple[bytes, ...], lost: tuple[tuple[int, int | None], ...], changed: int
+) -> None:
+    def files(values: tuple[bytes, ...]) -> bytes:
+        return b"".join(
+            batches.build([batches.Record(0, 0, b"key", value)], base_offset=offset)
+            for offset, value in enumerate(values)
+        )
+
+    path = "__share_group_state-0/00000000000000000000.log"
+    before = {path: files((b"0", b"1", b"2", b"3"))}
+    after = {path: files(kept), f"{path}.torn.0": before[path]}
+    world = World(0, options=calm(0))
+    world.operator._account(Repair([Action(path, "rewrite", lost)]), before, before, after)
+    assert world.bugs == [f"a repair changed record __share_group_state-0@{changed}"]
 
 
 def _compaction(

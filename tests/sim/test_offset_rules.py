@@ -7,8 +7,9 @@ import pytest
 
 from headrace.sim import offset_rules
 from headrace.sim.facts import Place
-from headrace.sim.offset_auditor import ABSENT
+from headrace.sim.offset_auditor import ABSENT, Write
 from headrace.sim.offset_rules import OffsetMeters, OffsetRules
+from headrace.sim.world import World
 
 from .focus import GROUPS, SEEDS_MAX, Focus, history
 from .planted_groups import deletions_are_not_metered, expirations_are_not_metered
@@ -88,6 +89,7 @@ def test_the_account_of_the_meters_is_exact() -> None:
     ("commits", "added", "is_right"),
     [
         (1, 0, True),  # the other one was carried out before
+        (1, 1, True),  # the other one's commit counts, and the own one does not
         (2, 0, True),
         (2, 1, True),
         (2, 2, False),  # the first one was over an older offset
@@ -101,3 +103,29 @@ def test_a_commit_of_another_member_may_count_and_add_an_offset(
     before = OffsetMeters(commits=7, deletions=2, expirations=5, offsets=9)
     after = OffsetMeters(7 + commits, 2, 5, 9 + added)
     assert (after.miscount(before, range(1), range(1, 3)) is None) == is_right
+
+
+def test_commits_are_counted_from_their_responses() -> None:
+    world = World(0)
+    auditor = world.offsets
+
+    def sent(at_us: int, done_us: int | None = None, *, value: int = 1) -> Write:
+        world.loop.now_us = at_us
+        write = auditor.committing("green", ("ledger", 0), value)
+        if done_us is not None:
+            world.loop.now_us = done_us
+            auditor.committed(write)
+        return write
+
+    since_us = 60_000_000
+    sent(since_us - 9, since_us - 1)  # the meters have it already
+    sent(since_us - 60_000_000)  # its response was lost long ago
+    sent(since_us + 1, since_us + 9, value=ABSENT)
+    auditor.refused("green", ("ledger", 0), sent(since_us + 1))
+    assert auditor.commits_since(since_us) == range(1)
+    sent(since_us + 1, since_us + 9)
+    assert auditor.commits_since(since_us) == range(1, 2)
+    sent(since_us - 9, since_us + 1)  # was carried out before, or since
+    assert auditor.commits_since(since_us) == range(1, 3)
+    sent(since_us + 1)
+    assert auditor.commits_since(since_us) == range(1, 4)

@@ -519,7 +519,7 @@ class Partitions:
             if self._disk.exists(folder):
                 raise CorruptFileError(f"{folder}/{METADATA}", "the file is missing")
             raise CorruptFileError(folder, "the folder of the partition is missing")
-        if self.manifest.is_upgrading:
+        if self.manifest.is_upgrading or (listed is not None and listed.is_deleting):
             log.warning("%s: the folder of the partition is missing; created empty", folder)
 
     def _require_segment(self, folder: str) -> None:

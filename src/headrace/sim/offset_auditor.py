@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from headrace.sim.facts import START, Asked, Moment, Place, Queue
 
 ABSENT = -1
+_UNDER_WAY_US = 2_000_000  # a request takes no longer on quiet days
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +70,9 @@ class OffsetAuditor:
         self._rebalance_us = rebalance_us
         self._groups: dict[str, _Group] = {}
         self._writes: dict[Queue, list[Write]] = {}
+        self._commits: list[
+            Write
+        ] = []  # all but the refused ones, also where later ones replaced them
         self._values: dict[Queue, set[tuple[int, str]]] = {}  # all that was ever sent
         self._repaired_us: int | None = None
         self.clock_was_set = False
@@ -92,6 +96,8 @@ class OffsetAuditor:
         """A member sends a commit, or somebody sends a deletion."""
         write = Write(value, self._now_us(), metadata=metadata)
         self._writes.setdefault((group, place), []).append(write)
+        if value != ABSENT:
+            self._commits.append(write)
         self._values.setdefault((group, place), set()).add((value, metadata))
         return write
 
@@ -102,6 +108,7 @@ class OffsetAuditor:
     def refused(self, group: str, place: Place, write: Write) -> None:
         """The refusal of a commit leaves the broker."""
         self._writes[group, place].remove(write)
+        self._commits = [one for one in self._commits if one is not write]
 
     def fetched(
         self, asked: Asked, group: str, place: Place, value: int, metadata: str = ""
@@ -155,13 +162,17 @@ class OffsetAuditor:
             now_us = self._now_us()
             writes.extend(Write(value, now_us, metadata=sent) for value, sent in sorted(values))
 
-    def commits_sent(self, since_us: int) -> int:
-        """Return how many commits were sent since a point in time and were not refused."""
-        return sum(
-            write.value != ABSENT and write.sent_us >= since_us
-            for writes in self._writes.values()
-            for write in writes
-        )
+    def commits_since(self, since_us: int) -> range:
+        """Return how many commits the broker may have carried out since a point in time.
+
+        What was acknowledged before does not count. What was sent and acknowledged since then must.
+        """
+        done = [one for one in self._commits if one.done is not None and one.done.us >= since_us]
+        # An older one without a response counts if it may still be under way.
+        open_us = since_us - _UNDER_WAY_US
+        pending = [one for one in self._commits if one.done is None and one.sent_us >= open_us]
+        least = sum(one.sent_us >= since_us for one in done)
+        return range(least, len(done) + len(pending) + 1)
 
     def highest(self, place: Place) -> int:
         """Return the highest offset of a partition that any group ever sent, or 0."""

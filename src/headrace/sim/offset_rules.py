@@ -33,7 +33,6 @@ _RETRIED = frozenset({14, 15, 16})  # codes of a coordinator that is not there y
 _RETRY_SECONDS = 0.5
 _DELETES = 0.6  # of the offsets that no member uses
 _VISIT_SECONDS = 1.5
-_UNDER_WAY_US = 2_000_000  # a request takes no longer on quiet days
 _REBALANCE_SECONDS = 4.0  # by then the members that stay have rejoined
 _OLD, _NEW, _CUSTOM = ("ledger", 0), ("ledger", 1), ("table", 0)
 
@@ -58,7 +57,7 @@ class OffsetMeters(NamedTuple):
         Args:
             before: the meters before the commit.
             deletions: how many offsets may have been deleted.
-            commits: how many commits the broker may have carried out, from 1 on.
+            commits: how many commits the broker may have carried out, the first among them.
 
         Returns:
             A description of what was not counted; None if the meters are right.
@@ -66,7 +65,7 @@ class OffsetMeters(NamedTuple):
         counted, deleted, expired, _ = (new - old for new, old in zip(self, before, strict=True))
         gone = before.offsets - self.offsets
         added = deleted + expired - gone
-        if counted in commits and deleted in deletions and 0 <= added < len(commits):
+        if counted in commits and deleted in deletions and 0 <= added < commits.stop - 1:
             return None
         bounds = [
             " to ".join(str(bound) for bound in sorted({counts[0], counts[-1]}))
@@ -134,9 +133,8 @@ class OffsetRules:
         meters = self._meters()
         self._expirations = meters.expirations
         self._expiring = {place for place, offset in found.items() if offset != ABSENT}
-        # What was sent a moment ago may be carried out only now.
-        commits = self._world.offsets.commits_sent(since_us=began_us - _UNDER_WAY_US)
-        miscount = meters.miscount(before, range(least, most + 1), range(1, commits + 1))
+        commits = self._world.offsets.commits_since(began_us)
+        miscount = meters.miscount(before, range(least, most + 1), commits)
         if miscount is not None:
             self._world.records_broken(miscount)
         await self._deletes(NOBODY, _OLD, _GROUP_UNKNOWN)

@@ -152,7 +152,8 @@ class Operator:
         finally:
             disk.failing, disk._bytes_left = faults, space
         self._account(done, sound, before, disk.contents)
-        if not done.actions and not _is_being_deleted(disk.damage.standing, before):
+        is_settled = not done.left and _is_being_deleted(disk.damage.standing, before)
+        if not done.actions and not is_settled:
             world.bug(f"the broker refuses what a repair leaves: {[*map(str, done.left)]}")
         for action in done.actions:
             folder = action.path.partition("/")[0]
@@ -225,9 +226,11 @@ class Operator:
             for offset, record in records.items():
                 is_reported = _covers(lost.get(folder, ()), offset)
                 if offset in left:
-                    # A repair appends snapshots to the journal of share groups behind what is left.
-                    may_replace = is_reported and folder.startswith(_SHARE_JOURNAL)
-                    if left[offset] != record and not may_replace:
+                    if left[offset] != record and not (
+                        is_reported
+                        and folder.startswith(_SHARE_JOURNAL)
+                        and _is_appended(offset, left, records, lost[folder])
+                    ):
                         bug(f"a repair changed record {folder}@{offset}")
                 elif not is_reported and done.is_complete:
                     bug(f"a repair lost record {folder}@{offset} without a report: {lost}")
@@ -365,6 +368,17 @@ def _moved(written: Mapping[int, Any], kept: Mapping[int, Any]) -> Iterator[tupl
             yield min(former), offset
 
 
+def _is_appended(
+    offset: int, left: Mapping[int, Any], records: Mapping[int, Any], lost: Sequence[Lost]
+) -> bool:
+    """Return whether a repair wrote a record: it is new, and behind all former ones that are left.
+
+    Snapshots of share-partitions are appended where the journal lost its end.
+    """
+    behind = [former for former in records if former > offset and former in left]
+    return left[offset] not in records.values() and all(_covers(lost, one) for one in behind)
+
+
 def _deleting(files: Mapping[str, bytes]) -> set[str]:
     """Return the topics that the manifest lists as deleted, whose files may be gone."""
     try:
@@ -375,12 +389,14 @@ def _deleting(files: Mapping[str, bytes]) -> set[str]:
 
 
 def _is_being_deleted(damaged: Iterable[str], files: Mapping[str, bytes]) -> bool:
-    """Return whether all damaged files belong to topics whose deletion has begun.
+    """Return whether the damage is missing folders of topics whose deletion has begun.
 
     A deletion whose response was an error may be carried out or not; folders may be missing then.
     """
-    topics = {_place(path.partition("/")[0])[0] for path in damaged}
-    return bool(topics) and topics <= _deleting(files)
+    folders = {path.partition("/")[0] for path in damaged}
+    is_missing = not any(path.partition("/")[0] in folders for path in files)
+    topics = {_place(folder)[0] for folder in folders}
+    return bool(topics) and is_missing and topics <= _deleting(files)
 
 
 def _superseded(
