@@ -15,6 +15,7 @@ from headrace.log.checkpoints import CLEAN_MARK
 from headrace.log.checksums import MOVED
 from headrace.log.clock_checkpoint import FILE as CLOCK_CHECKPOINT
 from headrace.log.manifest import START_OFFSETS, Manifest
+from headrace.log.recovery_point import UNKNOWN, Claim, encoded
 from headrace.log.rewriting import without_records
 from headrace.log.small_files import write_file
 from headrace.sim.consumers import ConsumerReader
@@ -394,6 +395,26 @@ def test_a_repair_of_a_journal_only_appends(
     world = World(0, options=calm(0))
     world.operator._account(Repair([Action(path, "rewrite", lost)]), before, before, after)
     assert world.bugs == [f"a repair changed record __share_group_state-0@{changed}"]
+
+
+@pytest.mark.parametrize(("first", "is_lost"), [(UNKNOWN, True), (0, True), (2, False)])
+def test_a_segment_that_was_given_up_needs_no_report_of_a_repair(first: int, is_lost: bool) -> None:
+    """Its files are there where the disk refused to remove them."""
+    former, last = (
+        batches.build([batches.Record(0, 0, b"key", value)], base_offset=offset)
+        for offset, value in ((0, b"former"), (2, b"last"))
+    )
+    point = "table-0/recovery-point"
+    files = {
+        "table-0/00000000000000000000.log": former,
+        "table-0/00000000000000000002.log": last,
+        point: encoded(point, 1, Claim(first, 2, len(last), 3)),
+    }
+    damaged = files | {"table-0/00000000000000000000.log": bytes(len(former))}
+    world = World(0, options=calm(0))
+    world.operator._account(Repair(), files, damaged, damaged)
+    lost = "a repair lost record table-0@0 without a report: {}"
+    assert world.bugs == [lost] * is_lost
 
 
 def _compaction(
