@@ -781,6 +781,33 @@ def test_a_topic_that_could_not_be_deleted_is_listed_as_before(
     assert not any(topic.is_deleting for topic in Manifest(disk).topics.values())
 
 
+@pytest.mark.parametrize("is_deleting", [True, False])
+def test_a_missing_folder_of_a_topic_whose_deletion_was_not_finished_is_a_warning(
+    is_deleting: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = filled()
+    if is_deleting:
+        manifest = Manifest(disk)
+        ((topic_id, topic),) = [
+            (id_, one) for id_, one in manifest.topics.items() if one.name == "orders"
+        ]
+        manifest.begin_deletion(topic_id, topic)
+    for name in disk.list("orders-0"):
+        disk.remove(f"orders-0/{name}")
+    disk.remove("orders-0")
+    refused = start_of(disk)
+    warning = "orders-0: the folder of the partition is missing; created empty"
+    if is_deleting:
+        assert refused == []
+        assert warning in caplog.messages
+        assert not any(one.is_deleting for one in Manifest(disk).topics.values())
+    else:
+        assert ["orders-0: the folder of the partition is missing" in one for one in refused] == [
+            True
+        ]
+        assert warning not in caplog.messages
+
+
 # ---- upgrades
 
 

@@ -70,9 +70,7 @@ class OffsetAuditor:
         self._rebalance_us = rebalance_us
         self._groups: dict[str, _Group] = {}
         self._writes: dict[Queue, list[Write]] = {}
-        self._commits: list[
-            Write
-        ] = []  # all but the refused ones, also where later ones replaced them
+        self._commits: list[Write] = []  # in the order of sending, without the refused ones
         self._values: dict[Queue, set[tuple[int, str]]] = {}  # all that was ever sent
         self._repaired_us: int | None = None
         self.clock_was_set = False
